@@ -1,0 +1,44 @@
+"""Federated learning on medical images whose hospitals look different."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from harmofl.api import evaluate as evaluate
+    from harmofl.api import load_model as load_model
+    from harmofl.api import train as train
+    from harmofl.errors import RunError as RunError
+    from harmofl.errors import UsageError as UsageError
+    from harmofl.methods.catalogue import register as register
+    from harmofl.methods.harmonizers import AmplitudeNormalization as AmplitudeNormalization
+    from harmofl.methods.method import Method as Method
+    from harmofl.methods.steps import PerturbedDescent as PerturbedDescent
+
+_HOMES = {
+    "AmplitudeNormalization": "harmofl.methods.harmonizers",
+    "Method": "harmofl.methods.method",
+    "PerturbedDescent": "harmofl.methods.steps",
+    "RunError": "harmofl.errors",
+    "UsageError": "harmofl.errors",
+    "evaluate": "harmofl.api",
+    "load_model": "harmofl.api",
+    "register": "harmofl.methods.catalogue",
+    "train": "harmofl.api",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `harmofl --help` needs no torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'harmofl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

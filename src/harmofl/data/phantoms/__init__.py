@@ -1,0 +1,1 @@
+"""Synthetic images with truth by construction: what every task runs on without data."""

@@ -1,0 +1,285 @@
+"""What a site does: measure, train, evaluate. The only local training loop of all methods and engines."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, Adam, Optimizer
+
+from harmofl.data.augmentation import dihedral
+from harmofl.data.images import LabelledImages, Site, seed_of
+from harmofl.federation.messages import Reply, Request
+from harmofl.federation.store import Store
+from harmofl.inference.folder import write_model
+from harmofl.methods.method import Method
+from harmofl.methods.penalties import Batch, Reference, Represent, squared_distance
+from harmofl.models.network import Model, Network
+from harmofl.settings import Settings
+from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
+from harmofl.tasks.scores import Scores
+from harmofl.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+
+class Client:
+    """Answers the server's requests for one site.
+
+    Between requests everything it keeps lies in its store; the model is a workspace that sites of one process share.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        task: Task,
+        method: Method,
+        settings: Settings,
+        model: Model,
+        store: Store,
+        model_folder: Path,
+    ) -> None:
+        self.site = site
+        self.task = task
+        self.method = method
+        self.settings = settings
+        self.model = model
+        self.store = store
+        self.model_folder = model_folder
+        self.device = choose_device(settings.device)
+        self.shared = method.shares(model.network)
+        self._blank_harmonizer = copy.deepcopy(method.harmonizer(model_image_shape(task, settings)).state_dict())
+
+    def answer(self, request: Request) -> Reply:
+        """Do what is asked; whatever goes wrong here becomes the reply's error, and the round goes on elsewhere."""
+        handle = {"amplitude": self._measure, "train": self._train, "evaluate": self._evaluate}[request.kind]
+        try:
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                torch.manual_seed(seed_of(self.settings.seed, request.round, self.site.name))
+                return handle(request)
+        except Exception as error:
+            logger.debug("site %s failed", self.site.name, exc_info=True)
+            return Reply(self.site.name, error=f"{type(error).__name__}: {error}")
+
+    def _measure(self, request: Request) -> Reply:
+        harmonizer = self.model.to(self.device).harmonizer
+        load(harmonizer, self._blank_harmonizer)
+        batches = self.site.train.batches(self.settings.training.batch_size)
+        harmonizer.measure(batch.images.to(self.device) for batch in batches)
+        return Reply(self.site.name, measurement=harmonizer.measurement(), num_examples=len(self.site.train))
+
+    def _evaluate(self, request: Request) -> Reply:
+        self._receive(request, version=request.round)
+        self.model.harmonizer.freeze()
+        if request.thorough and len(self.shared) < len(self.model.network.state_dict()):
+            write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
+        return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
+
+    def _train(self, request: Request) -> Reply:
+        kept = self._receive(request, version=request.round - 1)
+        scores = self._scores() if request.score else {}
+        learns_amplitude = self._prepare_harmonizer(request)
+        optimizer = build_optimizer(self.model.network, self.settings)
+        restore_optimizer(optimizer, unprefixed("optimizer", kept))
+
+        started = time.perf_counter()
+        summary, num_steps = self._descend(request.round, optimizer, previous=unprefixed("previous", kept))
+        seconds = time.perf_counter() - started
+
+        self._keep(request, optimizer)
+        return Reply(
+            site=self.site.name,
+            state=snapshot(self.model.network, self.shared),
+            measurement=self.model.harmonizer.measurement() if learns_amplitude else {},
+            num_examples=len(self.site.train),
+            num_steps=num_steps,
+            metrics={"train": summary | {"seconds": seconds}} | scores,
+        )
+
+    def _descend(self, round_number: int, optimizer: Optimizer, previous: State) -> tuple[Scores, int]:
+        """Run the local epochs; return the mean loss and the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the steps K."""
+        network, harmonizer = self.model.network, self.model.harmonizer
+        weights = list(network.parameters())
+        start = torch._foreach_clone([weight.detach() for weight in weights])
+        terms = self._penalty_terms(start, previous)
+        generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
+        total_loss = torch.zeros((), device=self.device)
+        total_drift = torch.zeros((), device=self.device)
+        num_steps, num_images = 0, 0
+
+        self.model.train()
+        for images, targets in self._batches(generator):
+            inputs = harmonizer(images)  # once a step, even if the step makes two passes
+
+            def compute_loss(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+                if not terms:
+                    return self.task.loss(network(inputs), targets)
+                logits, representation = network.represent(inputs)
+                batch = Batch(weights, inputs, representation)
+                return torch.stack([self.task.loss(logits, targets), *(term(batch) for term in terms)]).sum()
+
+            total_loss += self.method.step(network, optimizer, compute_loss) * len(images)
+            with torch.no_grad():
+                total_drift += squared_distance(weights, start)
+            num_steps += 1
+            num_images += len(images)
+        return {"loss": float(total_loss) / num_images, "drift": float(total_drift) / num_steps}, num_steps
+
+    def _batches(self, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Shuffled batches of all local epochs, augmented, on the device."""
+        training, train = self.settings.training, self.site.train
+        for _ in range(training.local_epochs):
+            order = torch.randperm(len(train), generator=generator)
+            for indices in in_batches(order, training.batch_size):
+                images, targets = train.images[indices], train.targets[indices]
+                if training.augmentation == "dihedral":
+                    images, targets = dihedral(images, targets, generator)
+                yield images.to(self.device), targets.to(self.device)
+
+    def _penalty_terms(self, start: list[Tensor], previous: State) -> list:  # type: ignore[type-arg]
+        network = self.model.network
+        reference = Reference(
+            weights=start,
+            global_model=lambda: frozen_representation(network),
+            previous_model=lambda: frozen_representation(network, previous),
+        )
+        terms = (penalty.start(reference) for penalty in self.method.penalties)
+        return [term for term in terms if term is not None]
+
+    def _receive(self, request: Request, version: int) -> State:
+        """Put the received entries and the site's own into the model; return all that the site kept."""
+        latest = self.store.latest(at_most=version)
+        kept = self.store.load(latest)[0] if latest is not None else {}
+        own = unprefixed("own", kept)
+        received = {name: tensor for name, tensor in request.state.items() if name not in own}
+        self.model.to(self.device)
+        load(self.model.network, received, own)
+        load(self.model.harmonizer, self._blank_harmonizer | unprefixed("harmonizer", kept))
+        if request.measurement:
+            self.model.harmonizer.receive(request.measurement)
+        return kept
+
+    def _prepare_harmonizer(self, request: Request) -> bool:
+        """Freeze the harmonizer unless this is a round in which it learns."""
+        schedule = self.method.harmonizer.schedule
+        learns = schedule == "every-round" or (schedule == "first-round" and request.round == 1)
+        if not learns:
+            self.model.harmonizer.freeze()
+        return learns
+
+    def _keep(self, request: Request, optimizer: Optimizer) -> None:
+        """Write the version of this round, and drop those that no round will start from again."""
+        network, harmonizer = self.model.network, self.model.harmonizer
+        own = [name for name in network.state_dict() if name not in set(self.shared)]
+        kept = prefixed("own", snapshot(network, own)) | prefixed("harmonizer", snapshot(harmonizer, harmonizer.own))
+        if any(penalty.needs_previous_model for penalty in self.method.penalties):
+            kept |= prefixed("previous", snapshot(network))
+        if self.settings.training.optimizer_state == "keep":
+            kept |= prefixed("optimizer", optimizer_tensors(optimizer))
+        self.store.save(request.round, kept)
+        self.store.prune({*request.keep, request.round})
+
+    def _scores(self, thorough: bool = False) -> dict[str, dict[str, Scores]]:
+        parts = {"test": self.site.test} if thorough else {"val": self.site.val, "test": self.site.test}
+        with evaluating(self.model):
+            return {phase: self._score_each(images, thorough) for phase, images in parts.items()}
+
+    def _score_each(self, sites: Mapping[str, LabelledImages], thorough: bool) -> dict[str, Scores]:
+        return {
+            name: score(self.model, self.task, images, self.settings.training.batch_size, thorough)
+            for name, images in sites.items()
+        }
+
+
+def score(model: Model, task: Task, images: LabelledImages, batch_size: int, thorough: bool) -> Scores:
+    """Loss, metric and secondary metrics of a model in eval mode over all images."""
+    device = next(model.parameters()).device
+    logits, total = [], 0.0
+    for batch in images.batches(batch_size):
+        outputs = model(batch.images.to(device)).cpu()
+        total += float(task.loss(outputs, batch.targets)) * len(batch)
+        logits.append(outputs)
+    return {"loss": total / len(images)} | task.score(logits, images, thorough)
+
+
+def in_batches(order: Tensor, size: int) -> list[Tensor]:
+    """Batches of a size; a last batch of one image joins the one before, as batch norm needs two."""
+    batches = list(order.split(size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def frozen_representation(network: Network, state: State | None = None) -> Represent:
+    """The representation that a copy of the network gives, with other weights if there are any."""
+    twin = copy.deepcopy(network).eval()
+    if state:
+        load(twin, state)
+
+    @torch.no_grad()
+    def represent(inputs: Tensor) -> Tensor:
+        return twin.represent(inputs)[1]
+
+    return represent
+
+
+def build_optimizer(network: Network, settings: Settings) -> Optimizer:
+    """The site's optimizer, which clips gradients first if asked to."""
+    training = settings.training
+    optimizer: Optimizer
+    if training.optimizer == "sgd":
+        optimizer = SGD(
+            network.parameters(),
+            lr=training.learning_rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+        )
+    else:
+        optimizer = Adam(
+            network.parameters(),
+            lr=training.learning_rate,
+            betas=(training.momentum, training.second_momentum),
+            weight_decay=training.weight_decay,
+        )
+    if training.gradient_clip is not None:
+        largest = training.gradient_clip
+        optimizer.register_step_pre_hook(lambda *_: (clip_grad_norm_(network.parameters(), largest), None)[1])
+    return optimizer
+
+
+def optimizer_tensors(optimizer: Optimizer) -> State:
+    """The optimizer's memory as `weight.name` tensors."""
+    states: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
+    return {
+        f"{weight}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
+        for weight, values in states.items()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: State) -> None:
+    """Put the optimizer's memory back; with no tensors it stays new."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        weight, name = key.split(".")
+        states.setdefault(int(weight), {})[name] = tensor
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA if there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def model_image_shape(task: Task, settings: Settings) -> tuple[int, int, int]:
+    """The (C, H, W) of the images that reach the harmonizer."""
+    return (task.channels, settings.data.size, settings.data.size)

@@ -1,0 +1,86 @@
+"""What travels between the server and a site: named tensors and a little JSON, never code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from harmofl.states import State, prefixed, unprefixed
+
+Kind = Literal["amplitude", "train", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of a site.
+
+    amplitude: measure the training images. train: score the received model if `score`, then train from it.
+    evaluate: score the received model; `thorough` adds the slow metrics and lets the site save its own model.
+    """
+
+    run: str
+    kind: Kind
+    round: int
+    state: State = field(default_factory=dict)
+    """The entries of the network that travel; in round 1 the whole initial network."""
+    measurement: State = field(default_factory=dict)
+    """What the server made of all sites' measurements, apart from the network whatever the server rule."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    keep: tuple[int, ...] = ()
+    """Rounds that the server may still go back to, so the site keeps what it stored after them."""
+    score: bool = False
+    thorough: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a site answers; with an error, nothing else counts."""
+
+    site: str
+    state: State = field(default_factory=dict)
+    measurement: State = field(default_factory=dict)
+    num_examples: int = 0
+    num_steps: int = 0
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """{"train": {name: value}, "val": {site: {name: value}}, "test": {site: {name: value}}}, those that apply."""
+    error: str = ""
+
+
+def encode(message: Request | Reply) -> bytes:
+    """Pack a message as safetensors, its plain fields as JSON in the header."""
+    plain = {name: value for name, value in _plain(message).items() if name not in ("state", "measurement")}
+    tensors = prefixed("state", message.state) | prefixed("measurement", message.measurement)
+    return save_tensors(tensors, metadata={"message": json.dumps(plain)})
+
+
+def _plain(message: Request | Reply) -> dict[str, Any]:
+    empty = {"state": {}, "measurement": {}}
+    return asdict(type(message)(**{**vars(message), **empty}))
+
+
+def decode_request(data: bytes) -> Request:
+    """Unpack a request."""
+    plain, state, measurement = _unpack(data)
+    return Request(**(plain | {"keep": tuple(plain["keep"])}), state=state, measurement=measurement)
+
+
+def decode_reply(data: bytes) -> Reply:
+    """Unpack a reply."""
+    plain, state, measurement = _unpack(data)
+    return Reply(**plain, state=state, measurement=measurement)
+
+
+def _unpack(data: bytes) -> tuple[dict[str, Any], State, State]:
+    header_length = int.from_bytes(data[:8], "little")
+    try:
+        tensors = load_tensors(data)
+        plain = json.loads(json.loads(data[8 : 8 + header_length])["__metadata__"]["message"])
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"not a message: {error}") from None
+    return plain, unprefixed("state", tensors), unprefixed("measurement", tensors)

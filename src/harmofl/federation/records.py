@@ -1,0 +1,128 @@
+"""What a run writes and reads: a folder with its configuration, records, checkpoints, model and summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harmofl.errors import RunError, UsageError
+from harmofl.federation.store import Store
+from harmofl.files import write_whole
+from harmofl.settings import Settings, differences, read_toml, resolve
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - no advisory locks on this system
+    fcntl = None  # type: ignore[assignment]
+
+Record = dict[str, Any]
+
+
+class RunFolder:
+    """One run's folder. Only one process may write to it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Store(path / "checkpoint")
+        self._lock: int | None = None
+
+    @property
+    def config(self) -> Path:
+        """Every setting, resolved."""
+        return self.path / "config.toml"
+
+    @property
+    def records(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "records.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """The scores; a folder with it holds a finished run."""
+        return self.path / "summary.json"
+
+    @property
+    def model(self) -> Path:
+        """The selected model."""
+        return self.path / "model"
+
+    def site_store(self, site: str) -> Store:
+        """What a site keeps between rounds."""
+        return Store(self.path / "checkpoint" / "sites" / site)
+
+    def begin(self, settings: Settings, resume: bool) -> str:
+        """Claim the folder for a new run, or for one to go on with; return the run's identifier."""
+        if resume:
+            self._check_resumable(settings)
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            reason = "already holds a run: add --resume to go on with it" if self.config.exists() else "is not empty"
+            raise UsageError(f"{self.path} {reason}, or choose another --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._claim()
+        if not resume:
+            write_whole(self.config, settings.to_toml())
+        return self._identifier()
+
+    def _check_resumable(self, settings: Settings) -> None:
+        if not self.config.exists():
+            raise UsageError(f"{self.path} holds no run to resume: leave out --resume to start one")
+        before, _ = resolve(file=read_toml(self.config))
+        changed = differences(before, settings)
+        if changed:
+            raise UsageError(
+                f"{self.path} was started with other settings ({', '.join(changed)}): "
+                f"resume with {self.config}, or choose another --out"
+            )
+
+    def _claim(self) -> None:
+        self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.release()
+                raise UsageError(f"{self.path} is in use by another process") from None
+
+    def release(self) -> None:
+        """Let another process write here."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _identifier(self) -> str:
+        path = self.path / "checkpoint" / "run.json"
+        if not path.exists():
+            write_whole(path, json.dumps({"run": uuid.uuid4().hex}) + "\n")
+        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Add records and see them on disk before anything refers to them."""
+        with self.records.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in records)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep_records(self, count: int) -> None:
+        """Drop what was recorded after a checkpoint: it will be recorded again."""
+        lines = self.records.read_text(encoding="utf-8").splitlines(keepends=True) if self.records.exists() else []
+        if len(lines) < count:
+            raise RunError(f"{self.records}: {len(lines)} records, but the checkpoint knows of {count}")
+        write_whole(self.records, "".join(lines[:count]))
+
+    def read_summary(self) -> Record:
+        """The summary of a finished run."""
+        summary: Record = json.loads(self.summary.read_text(encoding="utf-8"))
+        return summary
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary: from now on the run is done."""
+        write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
+
+
+def read_records(path: Path) -> list[Record]:
+    """Every record of a run."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

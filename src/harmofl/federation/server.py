@@ -1,0 +1,355 @@
+"""The server: rounds, quorum, model selection, checkpoints. It knows no engine, only a Transport."""
+
+from __future__ import annotations
+
+import logging
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from harmofl import __version__
+from harmofl.errors import RunError, UsageError
+from harmofl.federation.checks import Mean, in_order, problem_with
+from harmofl.federation.messages import Reply, Request
+from harmofl.federation.records import Record, RunFolder
+from harmofl.federation.selection import Selection
+from harmofl.federation.store import CorruptVersion
+from harmofl.federation.transports import Transport
+from harmofl.inference.folder import describe_model, open_model, write_model
+from harmofl.methods.method import Method
+from harmofl.methods.server_rules import Aggregation
+from harmofl.settings import Settings
+from harmofl.states import State, load, num_bytes, prefixed, snapshot, unprefixed
+from harmofl.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+SERVER = "server"
+Watch = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round: all that a checkpoint holds."""
+
+    round: int
+    state: State
+    selection: Selection
+    moments: State = field(default_factory=dict)
+    measurement: State = field(default_factory=dict)
+    num_records: int = 0
+    seconds: float = 0.0
+    kept: tuple[int, ...] = ()
+    """Rounds that this checkpoint or the one before may need."""
+
+
+class Server:
+    """Drives a federation over a transport, from where its folder stands to the summary."""
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method,
+        settings: Settings,
+        transport: Transport,
+        folder: RunFolder,
+        run: str,
+        watch: Watch = lambda record: None,
+    ) -> None:
+        self.task = task
+        self.method = method
+        self.settings = settings
+        self.transport = transport
+        self.folder = folder
+        self.run_identifier = run
+        self.watch = watch
+        model = task.build_model(settings, method)
+        if settings.model.initial:
+            start_from(model.network, Path(settings.model.initial))
+        self.initial = snapshot(model.network)
+        self.shared = method.shares(model.network)
+        self.trainable = {name for name, _ in model.network.named_parameters()}
+        self.blank_measurement = model.harmonizer.measurement()
+
+    def run(self) -> Record:
+        """Run every round that is still to run; return the summary."""
+        sites = sorted(self.transport.sites(minimum=1, timeout=self.settings.federation.timeout))
+        progress = self._restored() or self._begun(sites)
+        while progress.round < self.settings.training.rounds:
+            progress = self._next_round(progress, sites)
+        return self._finished(progress, sites)
+
+    # --- one round ---------------------------------------------------------------------------------------------
+
+    def _begun(self, sites: list[str]) -> Progress:
+        """Before round 1: the initial model, and the sites' amplitudes if the method measures them first."""
+        started = time.perf_counter()
+        progress = Progress(0, self.initial, Selection(per_site=not self.shared, best={}))
+        self.folder.keep_records(0)
+        if self.method.harmonizer.schedule == "before-training" and self.blank_measurement:
+            progress = self._measured(progress, sites)
+        progress = replace(progress, seconds=time.perf_counter() - started, kept=(0,))
+        self._save(progress)
+        return progress
+
+    def _measured(self, progress: Progress, sites: list[str]) -> Progress:
+        requests = {site: self._request("amplitude", progress, 0) for site in sites}
+        measurements = Mean()
+        records: list[Record] = []
+        for reply in self._accepted(requests, records, state_names=[]):
+            measurements.add(reply.measurement)
+            place = {"round": 0, "site": reply.site, "phase": "amplitude"}
+            records.append(place | self._traffic(requests[reply.site], reply))
+        self._require_quorum(measurements.count, sites, 0, records)
+        self.folder.append(records)
+        return replace(progress, measurement=measurements.value(), num_records=len(records))
+
+    def _next_round(self, progress: Progress, sites: list[str]) -> Progress:
+        """Send the model, fold the sites' answers into the next one, and write it down.
+
+        The sites also score the model that they receive, so that a round is one message: its scores belong to the
+        round before.
+        """
+        started = time.perf_counter()
+        number = progress.round + 1
+        requests = {site: self._request("train", progress, number, score=progress.round > 0) for site in sites}
+        start = {name: progress.state[name] for name in self.shared}
+        aggregation, measurements = Aggregation(self.method.server_rule, start, self.trainable), Mean()
+        records: list[Record] = []
+        scores: dict[str, float] = {}
+        losses = []
+        for reply in self._accepted(requests, records, self.shared):
+            aggregation.add(reply.state, self._weight(reply), reply.num_steps, self._momentum())
+            measurements.add(reply.measurement)
+            losses.append(reply.metrics["train"]["loss"])
+            records.append(self._train_record(number, requests[reply.site], reply))
+            self.watch(records[-1])
+            scores |= self._score_records(progress.round, reply, records)
+        self._require_quorum(len(losses), sites, number, records)
+
+        learning_rate = self.settings.federation.server_learning_rate
+        state, moments = aggregation.finish(progress.moments, learning_rate)
+        seconds = time.perf_counter() - started
+        records.append(self._server_record(number, losses, scores, seconds, records))
+        self.folder.append(records)
+        selection = progress.selection.after(progress.round, scores)
+        following = Progress(
+            round=number,
+            state=state,
+            moments=moments,
+            measurement=measurements.value() or progress.measurement,
+            selection=selection,
+            num_records=progress.num_records + len(records),
+            seconds=progress.seconds + seconds,
+            # This checkpoint and the one before, should this one be damaged, and the best round as each knows it.
+            kept=tuple(sorted({number, progress.round} | selection.rounds() | progress.selection.rounds())),
+        )
+        self._save(following)
+        self.watch(records[-1])
+        return following
+
+    def _request(self, kind: str, progress: Progress, number: int, **more: bool) -> Request:
+        return Request(
+            run=self.run_identifier,
+            kind=kind,  # type: ignore[arg-type]
+            round=number,
+            state=progress.state if kind != "amplitude" else {},
+            measurement=progress.measurement,
+            settings=self.settings.model_dump(mode="json"),
+            keep=progress.kept,
+            **more,
+        )
+
+    def _accepted(self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]) -> Iterator[Reply]:
+        """Ask all sites; yield the good replies in the order of names, and record why others are left out."""
+        expected = {name: self.initial[name] for name in state_names}
+        replies = self.transport.ask(requests, timeout=self.settings.federation.timeout)
+        for reply in in_order(replies, sorted(requests)):
+            problem = reply.error or problem_with(reply, expected, self.blank_measurement)
+            if not problem:
+                yield reply
+                continue
+            request = requests[reply.site]
+            phase = request.kind if request.kind != "evaluate" else "test"
+            records.append({"round": request.round, "site": reply.site, "phase": phase, "error": problem})
+            logger.warning("round %d: %s left out: %s", request.round, reply.site, problem)
+            self.watch(records[-1])
+
+    def _weight(self, reply: Reply) -> float:
+        return float(reply.num_examples) if self.settings.federation.weights == "examples" else 1.0
+
+    def _momentum(self) -> float:
+        """SGD's momentum; with Adam a step counts as one, which is our choice."""
+        return self.settings.training.momentum if self.settings.training.optimizer == "sgd" else 0.0
+
+    def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
+        needed = max(1, math.ceil(self.settings.federation.quorum * len(sites)))
+        if num_answers < needed:
+            reasons = "; ".join(f"{record['site']}: {record['error']}" for record in records if "error" in record)
+            raise RunError(
+                f"round {number}: {num_answers} of {len(sites)} sites gave a usable answer, {needed} are needed "
+                f"({reasons}). The last checkpoint is kept: go on with --resume"
+            )
+
+    # --- records -----------------------------------------------------------------------------------------------
+
+    def _traffic(self, request: Request, reply: Reply) -> Record:
+        return {
+            "num_examples": reply.num_examples,
+            "bytes_down": num_bytes(request.state, request.measurement),
+            "bytes_up": num_bytes(reply.state, reply.measurement),
+        }
+
+    def _train_record(self, number: int, request: Request, reply: Reply) -> Record:
+        place = {"round": number, "site": reply.site, "phase": "train"}
+        steps = {"num_steps": reply.num_steps}
+        return place | self._traffic(request, reply) | steps | dict(reply.metrics["train"])
+
+    def _score_records(self, number: int, reply: Reply, records: list[Record], **more: bool) -> dict[str, float]:
+        """Record a reply's scores of the model of a round; return the validation metrics by site."""
+        for phase in ("val", "test"):
+            for site, scores in reply.metrics.get(phase, {}).items():
+                records.append({"round": number, "site": site, "phase": phase} | dict(scores) | more)
+                self.watch(records[-1])
+        return {site: scores["metric"] for site, scores in reply.metrics.get("val", {}).items()}
+
+    def _server_record(
+        self, number: int, losses: list[float], scores: Mapping[str, float], seconds: float, records: list[Record]
+    ) -> Record:
+        record = {"round": number, "site": SERVER, "phase": "train", "loss": statistics.fmean(losses), "seconds": seconds}
+        if scores:
+            record["previous_val"] = statistics.fmean(scores.values())
+        left_out = [r["site"] for r in records if "error" in r]
+        return record | ({"left_out": left_out} if left_out else {})
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _save(self, progress: Progress) -> None:
+        notes = {
+            "round": progress.round,
+            "selection": progress.selection.to_json(),
+            "num_records": progress.num_records,
+            "seconds": progress.seconds,
+            "kept": progress.kept,
+        }
+        tensors = (
+            prefixed("state", progress.state)
+            | prefixed("moments", progress.moments)
+            | prefixed("measurement", progress.measurement)
+        )
+        self.folder.checkpoints.save(progress.round, tensors, notes)
+        self.folder.checkpoints.prune(progress.kept)
+
+    def _restored(self) -> Progress | None:
+        """The newest checkpoint that can be read, with the records as they were then."""
+        for version in reversed(self.folder.checkpoints.versions()):
+            try:
+                progress = self._read(version)
+            except CorruptVersion as error:
+                logger.warning("checkpoint of round %d cannot be read, using the one before (%s)", version, error)
+                continue
+            self.folder.keep_records(progress.num_records)
+            return progress
+        return None
+
+    def _read(self, version: int) -> Progress:
+        tensors, notes = self.folder.checkpoints.load(version)
+        return Progress(
+            round=notes["round"],
+            state=unprefixed("state", tensors),
+            moments=unprefixed("moments", tensors),
+            measurement=unprefixed("measurement", tensors),
+            selection=Selection.from_json(notes["selection"]),
+            num_records=notes["num_records"],
+            seconds=notes["seconds"],
+            kept=tuple(notes["kept"]),
+        )
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _finished(self, progress: Progress, sites: list[str]) -> Record:
+        """Score the last model, choose the best round, score that one thoroughly, and write model and summary."""
+        started = time.perf_counter()
+        records: list[Record] = []
+        scores: dict[str, float] = {}
+        requests = {site: self._request("evaluate", progress, progress.round) for site in sites}
+        for reply in self._accepted(requests, records, state_names=[]):
+            scores |= self._score_records(progress.round, reply, records)
+        selection = progress.selection.after(progress.round, scores)
+        if not selection.best:
+            raise RunError("no site scored any round, so no model can be selected")
+
+        selected = self._selected(progress, selection, sites)
+        requests = {site: self._request("evaluate", *selected[site], thorough=True) for site in sites}
+        for reply in self._accepted(requests, records, state_names=[]):
+            self._score_records(requests[reply.site].round, reply, records, selected=True)
+        self._write_model(selected[sites[0]][0], selection)
+        self.folder.append(records)
+        seconds = progress.seconds + time.perf_counter() - started
+        summary = self._summary(selection, [r for r in records if r.get("selected")], seconds)
+        self.folder.finish(summary)
+        return summary
+
+    def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, tuple[Progress, int]]:
+        """For each site, the checkpoint and the round of its selected model."""
+        if selection.per_site:  # every site has all of its model in its own store
+            return {site: (progress, selection.best[site].round if site in selection.best else progress.round) for site in sites}
+        best = selection.round_for(sites[0])
+        try:
+            chosen = progress if best == progress.round else self._read(best)
+        except CorruptVersion as error:
+            raise RunError(f"the checkpoint of the best round cannot be read: {error}") from None
+        return {site: (chosen, best) for site in sites}
+
+    def _write_model(self, chosen: Progress, selection: Selection) -> None:
+        """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""
+        best = None if selection.per_site else chosen.round
+        if len(self.shared) < len(self.initial):
+            describe_model(self.folder.model, self.task, self.settings, self.task.sites, best)
+            return
+        model = self.task.build_model(self.settings, self.method)
+        load(model.network, chosen.state)
+        if chosen.measurement:
+            model.harmonizer.receive(chosen.measurement)
+        model.harmonizer.freeze()
+        write_model(self.folder.model, model, self.task, self.settings, self.task.sites, best)
+
+    def _summary(self, selection: Selection, records: list[Record], seconds: float) -> Record:
+        scores = {record["site"]: record["metric"] for record in records}
+        details = {
+            r["site"]: {name: value for name, value in r.items() if name not in ("site", "phase", "selected")}
+            for r in records
+        }
+        spread = statistics.stdev(scores.values()) if len(scores) > 1 else 0.0
+        per_site = {"best_rounds": {site: best.round for site, best in selection.best.items()}}
+        return {
+            "task": self.task.name,
+            "method": self.method.key,
+            "title": self.method.name,
+            "seed": self.settings.seed,
+            "preset": self.settings.preset,
+            "norm": self.settings.model.norm,
+            "metric_name": self.task.metric_name,
+            "best_round": None if selection.per_site else selection.round_for(""),
+            **(per_site if selection.per_site else {}),
+            "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
+            "details": details,
+            "versions": {"harmofl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "seconds": seconds,
+        }
+
+
+def start_from(network: nn.Module, folder: Path) -> None:
+    """Copy the weights of a model folder into a network of the same shape."""
+    model, *_ = open_model(folder)
+    try:
+        load(network, snapshot(model.network))
+    except RuntimeError as error:
+        raise UsageError(f"model.initial = {str(folder)!r}: does not fit this network: {error}") from None

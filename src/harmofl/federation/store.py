@@ -1,0 +1,57 @@
+"""Versions of named tensors on disk, one file a round: the server's checkpoints, and what a site keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from harmofl.files import write_whole
+from harmofl.states import State
+
+
+class CorruptVersion(Exception):
+    """A file that cannot be read: cut short or damaged."""
+
+
+class Store:
+    """A folder of versions, each written whole or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, version: int) -> Path:
+        """Where a version lies."""
+        return self.folder / f"round-{version:05d}.safetensors"
+
+    def versions(self) -> list[int]:
+        """The versions there are, oldest first."""
+        return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
+
+    def latest(self, at_most: int) -> int | None:
+        """The newest version up to a round, as a site that missed rounds has no version of its own for them."""
+        return max((version for version in self.versions() if version <= at_most), default=None)
+
+    def save(self, version: int, state: State, notes: Mapping[str, Any] | None = None) -> None:
+        """Write one version with JSON notes."""
+        write_whole(self.path(version), save(state, metadata={"notes": json.dumps(notes or {})}))
+
+    def load(self, version: int) -> tuple[State, dict[str, Any]]:
+        """Read one version and its notes."""
+        try:
+            with safe_open(self.path(version), framework="pt") as file:
+                notes = json.loads((file.metadata() or {})["notes"])
+                return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise CorruptVersion(f"{self.path(version)}: {error}") from None
+
+    def prune(self, keep: Iterable[int]) -> None:
+        """Remove every version that none of these rounds would start from."""
+        needed = {self.latest(at_most=version) for version in keep}
+        for version in self.versions():
+            if version not in needed:
+                self.path(version).unlink(missing_ok=True)

@@ -1,0 +1,228 @@
+"""How requests reach the sites: what an engine provides, and the one that needs no network."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from harmofl.federation.client import Client
+from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
+from harmofl.federation.records import RunFolder
+from harmofl.methods.method import Method
+from harmofl.settings import Settings
+from harmofl.tasks import find as find_task
+
+
+class Transport(Protocol):
+    """All that an engine provides."""
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        """Wait for sites and return their names."""
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        """Send each site its request; yield one reply per site, in any order."""
+
+
+@dataclass
+class Clients:
+    """The sites that one process simulates, made when first asked for; they share one model as their workspace."""
+
+    settings: Settings
+    method: Method
+    folder: Path
+    _made: dict[str, Client] = field(default_factory=dict)
+
+    def answer(self, site: str, request: Request) -> Reply:
+        """Let one site answer."""
+        try:
+            return self._client(site).answer(request)
+        except Exception as error:  # its data could not be loaded
+            return Reply(site, error=f"{type(error).__name__}: {error}")
+
+    def _client(self, site: str) -> Client:
+        if site not in self._made:
+            task, run = find_task(self.settings.task), RunFolder(self.folder)
+            model = next((client.model for client in self._made.values()), None)
+            self._made[site] = Client(
+                site=task.load_site(site, self.settings.data),
+                task=task,
+                method=self.method,
+                settings=self.settings,
+                model=model or task.build_model(self.settings, self.method),
+                store=run.site_store(site),
+                model_folder=run.model / "sites" / site,
+            )
+        return self._made[site]
+
+
+class InProcess:
+    """All sites in this process, one after the other."""
+
+    def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
+        self._sites = find_task(settings.task).participants(method)
+        self._threads = settings.federation.threads
+        self._clients = Clients(settings, method, folder)
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        """Every site is always there."""
+        return list(self._sites)
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        """Answer in the order of names; nothing here can be interrupted by a timeout."""
+        for site in sorted(requests):
+            with threads(self._threads):
+                reply = self._clients.answer(site, requests[site])
+            yield reply
+
+    def close(self) -> None:
+        """Nothing is left running."""
+
+
+class Worker:
+    """A process that answers for sites, one request at a time, in the encoding that travels between machines."""
+
+    def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
+        context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(["harmofl.federation.transports"])  # torch is imported once
+        self.connection, other_end = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=_serve, args=(other_end, settings, method, folder), daemon=True
+        )
+        self.process.start()
+        other_end.close()
+        self.known: set[str] = set()
+        self.site: str | None = None
+        self.deadline = 0.0
+
+    def send(self, site: str, request: Request, timeout: float) -> None:
+        """Give the worker something to do."""
+        self.known.add(site)
+        self.site = site
+        self.deadline = time.monotonic() + timeout
+        self.connection.send_bytes(site.encode())
+        self.connection.send_bytes(encode(request))
+
+    def receive(self) -> Reply:
+        """The answer, or what became of the worker; it is free again afterwards."""
+        site, self.site = self.site or "", None
+        try:
+            return decode_reply(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self.process.join(timeout=5)
+            return Reply(site, error=f"its worker process died (exit code {self.process.exitcode})")
+
+    def stop(self) -> None:
+        """End the process."""
+        self.connection.close()
+        self.process.terminate()
+        self.process.join()
+
+
+class Workers:
+    """Several processes train sites side by side; results do not depend on their number."""
+
+    def __init__(self, settings: Settings, method: Method, folder: Path, count: int) -> None:
+        self._sites = find_task(settings.task).participants(method)
+        self._arguments = (settings, method, folder)
+        self._workers = [Worker(*self._arguments) for _ in range(count)]
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        """Every site is always there."""
+        return list(self._sites)
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        """Keep every worker busy until all sites have answered; a worker that is too slow is replaced."""
+        pending = sorted(requests)
+        while pending or any(worker.site for worker in self._workers):
+            for worker in self._workers:
+                if pending and worker.site is None:
+                    site = next((site for site in pending if site in worker.known), pending[0])
+                    pending.remove(site)
+                    worker.send(site, requests[site], timeout)
+            yield from self._answers()
+
+    def _answers(self) -> Iterator[Reply]:
+        busy = [worker for worker in self._workers if worker.site]
+        nearest = min(worker.deadline for worker in busy) - time.monotonic()
+        ready = wait([worker.connection for worker in busy], timeout=max(0.0, nearest))
+        for worker in busy:
+            if worker.connection in ready:
+                reply = worker.receive()
+            elif time.monotonic() >= worker.deadline:
+                reply = Reply(worker.site or "", error="no answer within federation.timeout")
+                worker.process.kill()
+            else:
+                continue
+            if not worker.process.is_alive() or reply.error.startswith("no answer"):
+                self._replace(worker)
+            yield reply
+
+    def _replace(self, worker: Worker) -> None:
+        worker.stop()
+        self._workers[self._workers.index(worker)] = Worker(*self._arguments)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.stop()
+
+
+def _serve(connection: Connection, settings: Settings, method: Method, folder: Path) -> None:
+    """A worker's life: answer requests until the other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(settings.federation.threads)
+    clients = Clients(settings, method, folder)
+    while True:
+        try:
+            site = connection.recv_bytes().decode()
+            request = decode_request(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        connection.send_bytes(encode(clients.answer(site, request)))
+
+
+def _die_with_parent() -> None:
+    """Leave at once when the main process is killed, even in the middle of a round."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Compute with a number of threads, as sums depend on it, and put the old number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def simulated(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
+    """The transport for all sites on this machine, with as many workers as useful."""
+    num_sites = len(find_task(settings.task).participants(method))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = settings.federation.workers or max(1, cores // settings.federation.threads)
+    count = min(wanted, num_sites)
+    transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder)
+    try:
+        yield transport
+    finally:
+        transport.close()

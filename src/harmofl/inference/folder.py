@@ -1,0 +1,86 @@
+"""A trained model as one folder: `model.safetensors` and `model.json`, harmonizer included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from harmofl import __version__
+from harmofl.errors import UsageError, unknown_name
+from harmofl.files import write_whole
+from harmofl.methods.method import Method
+from harmofl.models.network import Model
+from harmofl.settings import Settings, resolve
+from harmofl.states import snapshot
+from harmofl.tasks import find as find_task
+from harmofl.tasks.task import Task
+
+
+def write_model(
+    folder: Path, model: Model, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None
+) -> None:
+    """Write a model; `model.json` comes last, so that a folder with it is complete."""
+    write_whole(folder / "model.safetensors", save(snapshot(model)))
+    describe_model(folder, task, settings, sites, best_round)
+
+
+def describe_model(
+    folder: Path, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None
+) -> None:
+    """Write `model.json`; without weights beside it, each site's own model lies in `sites/NAME/`."""
+    size = settings.data.size
+    description = {
+        "task": task.name,
+        "title": task.title,
+        "network": settings.model.model_dump(exclude_none=True),
+        "input": {"channels": task.channels, "height": size, "width": size, "range": [0, 1]},
+        "classes": task.num_classes,
+        "sites": list(sites),
+        "best_round": best_round,
+        "settings": settings.model_dump(mode="json", exclude_none=True),
+        "version": __version__,
+    }
+    write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read `model.json`, or say why this is not a model folder."""
+    path = folder / "model.json"
+    try:
+        description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{folder}: not a model folder (no model.json)") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    return description
+
+
+def open_model(folder: Path, site: str | None = None) -> tuple[Model, Task, Settings, Method]:
+    """Rebuild a model from its folder, in eval mode, with its task and settings."""
+    description = read_description(folder)
+    folder = _folder_of_site(folder, description, site)
+    task = find_task(description["task"])
+    settings, method = resolve(file=description["settings"])
+    model = task.build_model(settings, method)
+    path = folder / "model.safetensors"
+    try:
+        model.load_state_dict(load(path.read_bytes()))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    return model.eval(), task, settings, method
+
+
+def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None) -> Path:
+    if (folder / "model.safetensors").exists():
+        return folder
+    if site is None:
+        sites = ", ".join(description["sites"])
+        raise UsageError(f"{folder} holds one model per site: choose one with site (--site): {sites}")
+    if site not in description["sites"]:
+        raise unknown_name("site", site, description["sites"])
+    return folder / "sites" / site

@@ -1,0 +1,1 @@
+"""What a method is; `catalogue.py` lists them all."""

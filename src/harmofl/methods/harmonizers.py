@@ -1,0 +1,238 @@
+"""What happens to images before the network.
+
+A harmonizer is the network's first layer. It measures its site, the server averages what the sites measured, and
+every site applies the average. Buffers named in `own` stay at the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from harmofl.states import State
+
+Band = Literal["none", "dc", "full"] | float
+Schedule = Literal["before-training", "first-round", "every-round"]
+ImageShape = tuple[int, int, int]
+
+LARGEST_RADIUS = 0.71
+"""Just beyond the corner of the spectrum, at √(½² + ½²) cycles per pixel."""
+
+SMALLEST_RATIO = 1e-6
+"""Bins below this part of the image's largest amplitude hold rounding error, no phase: they stay as they are."""
+
+
+def check_band(band: Any) -> Band:
+    """Return a valid band or say which there are."""
+    if isinstance(band, str) and band in ("none", "dc", "full"):
+        return band  # type: ignore[return-value]
+    if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= LARGEST_RADIUS:
+        return float(band)
+    raise ValueError(f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)")
+
+
+class Harmonizer(nn.Module):
+    """Leaves images as they are: the base of all harmonizers, and the identity."""
+
+    own: frozenset[str] = frozenset()
+    """Names of the buffers that never leave the site."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Harmonize a batch of images (N, C, H, W)."""
+        return images
+
+    def measure(self, batches: Iterable[Tensor]) -> None:
+        """Learn from one pass over the site's training images."""
+
+    def measurement(self) -> State:
+        """What this site tells the server."""
+        return {}
+
+    def receive(self, combined: State) -> None:
+        """Take what the server made of all sites' measurements."""
+
+    def freeze(self) -> None:
+        """From now on nothing more is learned from images."""
+
+
+class AmplitudeNormalization(Harmonizer):
+    """Keeps each image's Fourier phase and gives it the amplitude averaged over images (Eq. 2-4 of HarmoFL).
+
+    In train mode it first learns the moving average from the batch (decay v), then normalizes. The average is
+    bias-corrected: the first batch counts fully.
+
+    >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
+    >>> layer(torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]]))[:, 0, 0, 0]
+    tensor([0.2000, 0.2000])
+    """
+
+    amplitude: Tensor
+    bias: Tensor
+    frozen: Tensor
+
+    def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        self.band = check_band(band)
+        self.decay = decay
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay must be from 0 to 1, not {decay}")
+        channels, height, width = self.image_shape
+        self.register_buffer("inside", self._bins_inside(height, width), persistent=False)
+        self.register_buffer("amplitude", torch.zeros(self._amplitude_shape(channels, height, width)))
+        # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
+        self.register_buffer("bias", torch.ones((), dtype=torch.float64))
+        self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
+
+    def _bins_inside(self, height: int, width: int) -> Tensor | None:
+        if isinstance(self.band, str):
+            return None
+        vertical, horizontal = torch.fft.fftfreq(height), torch.fft.rfftfreq(width)
+        return torch.hypot(vertical[:, None], horizontal[None, :]) <= self.band
+
+    def _amplitude_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+        if self.band == "none":
+            return (channels, 0)
+        if self.band == "dc":
+            return (channels, 1, 1)
+        if self.band == "full":
+            return (channels, height, width // 2 + 1)
+        assert self.inside is not None
+        return (channels, int(self.inside.sum()))  # only what lies inside the band is learned, kept and sent
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        return f"image_shape={self.image_shape}, band={self.band!r}, decay={self.decay}, frozen={bool(self.frozen)}"
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize images (N, C, H, W); in train mode, and unless frozen, learn from them first."""
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
+        if self.band == "none":
+            return images
+        learns = self.training and not self.frozen
+        if not learns and self.bias == 1:
+            raise RuntimeError("no amplitude yet: call in train mode first, or load or receive one")
+        if self.band == "dc":
+            return self._normalize_means(images, learns)
+        return self._normalize_spectrum(images, learns)
+
+    def _normalize_means(self, images: Tensor, learns: bool) -> Tensor:
+        means = images.mean(dim=(-2, -1), keepdim=True)
+        if learns:
+            self._learn((means.abs() * self._num_pixels()).detach())
+        return images + (_signed(self.amplitude / self._num_pixels(), means) - means)
+
+    def _normalize_spectrum(self, images: Tensor, learns: bool) -> Tensor:
+        spectrum = torch.fft.rfft2(images)
+        amplitudes = spectrum.abs()
+        if learns:
+            self._learn(self._inside(amplitudes).detach())
+        target = self._whole_spectrum(amplitudes)
+        has_phase = amplitudes > SMALLEST_RATIO * amplitudes.detach().amax(dim=(-3, -2, -1), keepdim=True)
+        # Ratios of amplitudes, never angles; the inner `where` keeps gradients finite where there is no phase.
+        ratio = torch.where(has_phase, target / torch.where(has_phase, amplitudes, 1.0), 1.0)
+        ratio[..., 0, 0] = 0.0
+        zero_frequency = _signed(target[..., :1, :1], spectrum.real[..., :1, :1]) / self._num_pixels()
+        return torch.fft.irfft2(spectrum * ratio, s=images.shape[-2:]) + zero_frequency
+
+    def _num_pixels(self) -> int:
+        return self.image_shape[1] * self.image_shape[2]
+
+    def _inside(self, amplitudes: Tensor) -> Tensor:
+        return amplitudes if self.inside is None else amplitudes[..., self.inside]
+
+    def _whole_spectrum(self, amplitudes: Tensor) -> Tensor:
+        """The target inside the band, each image's own amplitudes outside."""
+        if self.inside is None:
+            return self.amplitude
+        target = amplitudes.clone()
+        target[..., self.inside] = self.amplitude
+        return target
+
+    def _learn(self, amplitudes: Tensor) -> None:
+        first = bool(self.bias == 1)
+        self.bias *= 1 - self.decay
+        # With decay 0 the first batch stays for ever, as in the code released with the paper.
+        weight = 1.0 if first else self.decay / (1 - float(self.bias)) if self.decay else 0.0
+        self.amplitude.lerp_(amplitudes.mean(dim=0), weight)
+        if self.decay == 0:
+            self.bias.zero_()
+
+    @torch.no_grad()
+    def measure(self, batches: Iterable[Tensor]) -> None:
+        """Take the exact mean amplitude over batches, instead of a moving average."""
+        total, count = torch.zeros_like(self.amplitude, dtype=torch.float64), 0
+        for images in batches:
+            if self.band == "dc":
+                amplitudes = images.mean(dim=(-2, -1), keepdim=True).abs() * self._num_pixels()
+            elif self.band == "none":
+                return
+            else:
+                amplitudes = self._inside(torch.fft.rfft2(images).abs())
+            total += amplitudes.sum(dim=0, dtype=torch.float64)
+            count += len(images)
+        self.receive({"amplitude": total / count})
+
+    def measurement(self) -> State:
+        """The site's average amplitude; never an image, never a phase."""
+        return {"amplitude": self.amplitude.detach().to("cpu", copy=True)}
+
+    def receive(self, combined: State) -> None:
+        """Continue from the given amplitude, without correction."""
+        self.amplitude.copy_(combined["amplitude"])
+        self.bias.zero_()
+
+    def freeze(self) -> None:
+        """Fix the amplitude for good: `train()` does not change that, and it is saved in the state."""
+        self.frozen.fill_(True)
+
+
+def _signed(magnitude: Tensor, sign_of: Tensor) -> Tensor:
+    """The magnitude with the sign of the other, + where that is zero."""
+    return torch.where(sign_of < 0, -magnitude, magnitude)
+
+
+class HarmonizerFactory(Protocol):
+    """Makes the harmonizer for images of a shape; `schedule` says when sites measure (None: never)."""
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """When sites measure."""
+
+    def __call__(self, image_shape: ImageShape) -> Harmonizer:
+        """Make the layer."""
+
+
+class Identity:
+    """No harmonization."""
+
+    schedule = None
+
+    def __call__(self, image_shape: ImageShape) -> Harmonizer:
+        """Make a layer that leaves images as they are."""
+        return Harmonizer()
+
+    def __repr__(self) -> str:
+        return "identity"
+
+
+identity = Identity()
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class NormalizeAmplitude:
+    """AmplitudeNormalization, with when it learns. Nothing is harmonized at band "none"."""
+
+    band: Annotated[Band, BeforeValidator(check_band)] = "dc"
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.1
+    schedule: Schedule = "before-training"
+
+    def __call__(self, image_shape: ImageShape) -> Harmonizer:
+        """Make the layer for images of one shape."""
+        return AmplitudeNormalization(image_shape, self.band, self.decay)

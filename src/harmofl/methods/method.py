@@ -1,0 +1,100 @@
+"""What a method is: five independent pieces, combined as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from harmofl.errors import UsageError, unknown_name
+from harmofl.methods.harmonizers import HarmonizerFactory, identity
+from harmofl.methods.penalties import Penalty
+from harmofl.methods.server_rules import Average, ServerRule
+from harmofl.methods.sharing import Sharing, everything
+from harmofl.methods.steps import Step, descend
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method.
+
+    Its settings are the fields of its pieces: `Proximity(mu=0.01)` gives the method a setting `mu`.
+    """
+
+    name: str
+    harmonizer: HarmonizerFactory = identity  # images, before the network
+    penalties: tuple[Penalty, ...] = ()  # added to the task's loss
+    step: Step = descend  # how a batch changes the weights
+    shares: Sharing = everything  # which state entries travel
+    server_rule: ServerRule = Average()  # how the server combines
+
+    paper: str = ""
+    idea: str = ""
+    limit: str = ""
+    """When the method is FedAvg."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the run that this method wants, unless the user says otherwise: {"section.name": value}."""
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the run without which the method is not itself."""
+    pooled: bool = False
+    """One training site holds the union of the images: a reference, not a federation."""
+
+    @property
+    def key(self) -> str:
+        """The name on the command line."""
+        return self.name.lower().replace(" ", "-")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of all pieces with their values."""
+        values: dict[str, Any] = {}
+        for piece in self._pieces():
+            for name, value in _fields(piece).items():
+                if name in values:
+                    raise ValueError(f"two pieces of {self.name} have a setting {name!r}")
+                values[name] = value
+        return values
+
+    def with_settings(self, **values: Any) -> Method:
+        """The same method with other values for some of its pieces' settings."""
+        for name in values.keys() - self.settings.keys():
+            raise unknown_name(f"setting of {self.name}", f"method.{name}", [f"method.{n}" for n in self.settings])
+        return replace(
+            self,
+            harmonizer=_updated(self.harmonizer, values),
+            penalties=tuple(_updated(penalty, values) for penalty in self.penalties),
+            step=_updated(self.step, values),
+            server_rule=_updated(self.server_rule, values),
+        )
+
+    def _pieces(self) -> tuple[Any, ...]:
+        return (self.harmonizer, *self.penalties, self.step, self.server_rule)
+
+
+def _fields(piece: Any) -> dict[str, Any]:
+    if not is_dataclass(piece) or isinstance(piece, type):
+        return {}
+    return {f.name: getattr(piece, f.name) for f in fields(piece)}
+
+
+def _updated(piece: Any, values: Mapping[str, Any]) -> Any:
+    own = _fields(piece)
+    changed = {name: value for name, value in values.items() if name in own}
+    if not changed:
+        return piece
+    try:
+        return type(piece)(**(own | changed))
+    except ValidationError as error:
+        raise UsageError(describe(error, prefix="method.")) from None
+
+
+def describe(error: ValidationError, prefix: str = "") -> str:
+    """One line that names each wrong setting, its value and what is allowed."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        name = prefix + ".".join(str(part) for part in problem["loc"] if part not in ("method", "function-before"))
+        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        lines.append(f"{name} = {problem['input']!r}: must be {message}")
+    return "; ".join(dict.fromkeys(lines))

@@ -1,0 +1,121 @@
+"""How the server combines what the sites send.
+
+Every rule is two numbers' worth of freedom around one formula,
+
+    θ ← θ + move((Σ pᵢ aᵢ) · Σ pᵢ (θᵢ − θ)/aᵢ),
+
+with `effective_steps` giving aᵢ and `move` the step. They act on trainable parameters; floating buffers take the
+weighted mean, integer buffers the maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Protocol
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from harmofl.states import State
+
+
+class ServerRule(Protocol):
+    """What a server does with its sites' updates."""
+
+    def effective_steps(self, num_steps: int, momentum: float) -> float:
+        """Return aᵢ: what a site's update is divided by before averaging."""
+
+    def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
+        """Return the change of the global weights and the rule's new memory."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """The weighted mean of the sites' models."""
+
+    def effective_steps(self, num_steps: int, momentum: float) -> float:
+        """Return 1: every update counts as it is."""
+        return 1.0
+
+    def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
+        """Go all the way at learning rate 1."""
+        return {name: learning_rate * tensor for name, tensor in update.items()}, {}
+
+
+@dataclass(frozen=True)
+class NormalizedAverage(Average):
+    """Updates divided by the number of effective local steps, so that busy sites do not pull harder."""
+
+    def effective_steps(self, num_steps: int, momentum: float) -> float:
+        """Return [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ) for τ steps of SGD with momentum ρ."""
+        if momentum == 0:
+            return float(num_steps)
+        return (num_steps - momentum * (1 - momentum**num_steps) / (1 - momentum)) / (1 - momentum)
+
+
+@dataclass(frozen=True)
+class AdaptiveMoments(Average):
+    """Adam on the averaged update, as if it were a gradient: no bias correction."""
+
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Field(gt=0)] = 1e-3
+
+    def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
+        """Return rate · m/(√v + τ), with m and v the running first and second moments."""
+        change, new_moments = {}, {}
+        for name, tensor in update.items():
+            zero = torch.zeros_like(tensor)
+            first = self.beta1 * moments.get(f"first.{name}", zero) + (1 - self.beta1) * tensor
+            second = self.beta2 * moments.get(f"second.{name}", zero) + (1 - self.beta2) * tensor.square()
+            change[name] = learning_rate * first / (second.sqrt() + self.tau)
+            new_moments[f"first.{name}"], new_moments[f"second.{name}"] = first, second
+        return change, new_moments
+
+
+class Aggregation:
+    """Folds sites' states into the next global state, one at a time: memory does not grow with their number.
+
+    Sums run in double precision, so that one site alone gives back exactly its own weights.
+    """
+
+    def __init__(self, rule: ServerRule, state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
+        self._rule = rule
+        self._state = state
+        self._trainable = frozenset(trainable) & state.keys()
+        self._sums: State = {
+            name: torch.zeros_like(tensor, dtype=torch.float64)
+            for name, tensor in state.items()
+            if tensor.is_floating_point()
+        }
+        self._largest: State = {}
+        self._total_weight = 0.0
+        self._total_steps = 0.0
+
+    def add(self, site_state: Mapping[str, Tensor], weight: float, num_steps: int, momentum: float) -> None:
+        """Take one site's state, with its weight pᵢ before normalization."""
+        steps = self._rule.effective_steps(num_steps, momentum)
+        self._total_weight += weight
+        self._total_steps += weight * steps
+        for name, start in self._state.items():
+            if name in self._sums:
+                share = weight / steps if name in self._trainable else weight
+                self._sums[name].add_(site_state[name].double() - start.double(), alpha=share)
+            else:
+                largest = self._largest.get(name, site_state[name])
+                self._largest[name] = torch.maximum(largest, site_state[name])
+
+    def finish(self, moments: State, learning_rate: float) -> tuple[State, State]:
+        """Return the new global state and the server rule's new memory."""
+        mean_steps = self._total_steps / self._total_weight
+        means = {name: total / self._total_weight for name, total in self._sums.items()}
+        update = {name: mean_steps * means[name] for name in self._state if name in self._trainable}
+        change, new_moments = self._rule.move(update, moments, learning_rate)
+        changes = means | change
+        state = {
+            name: (start.double() + changes[name]).to(start.dtype) if name in changes else self._largest[name]
+            for name, start in self._state.items()
+        }
+        return state, new_moments

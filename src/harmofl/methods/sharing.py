@@ -1,0 +1,32 @@
+"""Which entries of the network's state travel between the sites and the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Sharing = Callable[[nn.Module], list[str]]
+"""From a network to the names of the state entries that travel; the rest stays at each site."""
+
+
+def everything(network: nn.Module) -> list[str]:
+    """Every weight and buffer travels."""
+    return list(network.state_dict())
+
+
+def all_but_batch_norm(network: nn.Module) -> list[str]:
+    """Batch norm layers, found by their type, stay at the site with their weights and statistics."""
+    own = {
+        f"{path}.{name}" if path else name
+        for path, layer in network.named_modules()
+        if isinstance(layer, _BatchNorm)
+        for name in layer.state_dict()
+    }
+    return [name for name in network.state_dict() if name not in own]
+
+
+def nothing(network: nn.Module) -> list[str]:
+    """Every site trains for itself."""
+    return []

@@ -1,0 +1,1 @@
+"""Networks from MONAI, wrapped so that they also give a representation."""

@@ -1,0 +1,119 @@
+"""A network with its representation and its norm layers, and the model that puts a harmonizer before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from harmofl.methods.harmonizers import Harmonizer
+
+Norm = Literal["batch", "batch-statistics", "instance", "group"]
+GROUPS = 8
+
+
+class Network(nn.Module):
+    """Any network, with the output of one of its layers, averaged over the image, as its representation."""
+
+    def __init__(self, body: nn.Module, representation_layer: str) -> None:
+        super().__init__()
+        self.body = body
+        self.representation_layer = representation_layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits."""
+        logits: Tensor = self.body(images)
+        return logits
+
+    def represent(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and representation (N, features) of one pass."""
+        captured: list[Tensor] = []
+        layer = self.body.get_submodule(self.representation_layer)
+        handle = layer.register_forward_hook(lambda _layer, _inputs, output: captured.append(output))
+        try:
+            logits: Tensor = self.body(images)
+        finally:
+            handle.remove()
+        features = captured[0]
+        return logits, features.flatten(2).mean(dim=2) if features.ndim > 2 else features
+
+
+class Model(nn.Module):
+    """A harmonizer and a network: raw images in, logits out."""
+
+    def __init__(self, harmonizer: Harmonizer, network: Network) -> None:
+        super().__init__()
+        self.harmonizer = harmonizer
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Harmonize images (N, C, H, W) in [0, 1] and return logits."""
+        logits: Tensor = self.network(self.harmonizer(images))
+        return logits
+
+
+def set_norm(network: nn.Module, norm: Norm) -> None:
+    """Replace every batch norm layer of a network by the chosen kind."""
+    for parent in list(network.modules()):
+        for name, layer in parent.named_children():
+            if isinstance(layer, nn.BatchNorm2d):
+                setattr(parent, name, _norm_layer(norm, layer.num_features))
+
+
+def _norm_layer(norm: Norm, channels: int) -> nn.Module:
+    layers: dict[Norm, Callable[[], nn.Module]] = {
+        "batch": lambda: nn.BatchNorm2d(channels),
+        "batch-statistics": lambda: nn.BatchNorm2d(channels, affine=False, track_running_stats=False),
+        "instance": lambda: nn.InstanceNorm2d(channels, affine=True),
+        "group": lambda: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
+    }
+    return layers[norm]()
+
+
+def _densenet(channels: int, classes: int, **shape: Any) -> Network:
+    from monai.networks.nets import DenseNet
+
+    body = DenseNet(spatial_dims=2, in_channels=channels, out_channels=classes, **shape)
+    return Network(body, "class_layers.flatten")
+
+
+def densenet121(channels: int, classes: int, features: int) -> Network:
+    """DenseNet121 (Huang et al. 2017)."""
+    return _densenet(channels, classes, init_features=features, growth_rate=features // 2)
+
+
+def densenet_small(channels: int, classes: int, features: int) -> Network:
+    """A DenseNet of three short blocks, for small images and two cores."""
+    return _densenet(
+        channels, classes, init_features=features, growth_rate=features // 2, block_config=(2, 2, 2), bn_size=2
+    )
+
+
+def unet(channels: int, classes: int, features: int) -> Network:
+    """U-Net (Ronneberger et al. 2015) with four poolings; features double at each."""
+    from monai.networks.nets import BasicUNet
+
+    widths = [features * 2**level for level in range(5)] + [features]
+    body = BasicUNet(
+        spatial_dims=2, in_channels=channels, out_channels=classes, features=widths, norm="batch", act="relu"
+    )
+    return Network(body, "down_4")
+
+
+NETWORKS: dict[str, Callable[[int, int, int], Network]] = {
+    "densenet121": densenet121,
+    "densenet-small": densenet_small,
+    "unet": unet,
+}
+
+
+def build_network(name: str, channels: int, classes: int, features: int, norm: Norm, seed: int) -> Network:
+    """Build a freshly initialized network; the same seed gives the same weights whatever ran before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = NETWORKS[name](channels, classes, features)
+        set_norm(network, norm)
+    return network

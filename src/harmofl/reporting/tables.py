@@ -1,0 +1,428 @@
+"""Score tables, from the folders of finished runs.
+
+    runs = [read_run(folder) for folder in folders]
+    print(to_markdown(score_table(runs)))
+
+A renderer is a function of `Table`; a new format (LaTeX) is one more such function.
+"""
+
+import csv
+import io
+import json
+import math
+import statistics
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import rich.table
+
+Record = Mapping[str, Any]
+
+REFERENCES = ("local", "centralized")
+"""Runs that help to read a table but do not compete in it: nothing, or everything, travels."""
+
+METRIC_NAMES = {"accuracy": "accuracy", "dice": "Dice score"}
+MISSING = "–"
+
+_AGGREGATES = ("average", "std")
+_REQUIRED = ("task", "method", "seed", "metric_name", "test")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one finished run left behind."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    records: Sequence[Record]
+    config: str = ""
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self.summary["task"])
+
+    @property
+    def method(self) -> str:
+        """The method's name in the catalogue."""
+        return str(self.summary["method"])
+
+    @property
+    def title(self) -> str:
+        """The method's display name."""
+        return str(self.summary.get("title") or self.method)
+
+    @property
+    def seed(self) -> int:
+        """The seed of initialization and order."""
+        return int(self.summary["seed"])
+
+    @property
+    def metric_name(self) -> str:
+        """The score's name as words."""
+        name = str(self.summary["metric_name"])
+        return METRIC_NAMES.get(name, name)
+
+    @property
+    def norm(self) -> str:
+        """The network's normalization layers, or nothing if the run did not say."""
+        return str(self.summary.get("norm") or "")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting of the run, as `config.toml` holds them."""
+        return tomllib.loads(self.config)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The test score of each site, in percent."""
+        test = self.summary["test"]
+        return {site: _percent(score) for site, score in test.items() if site not in _AGGREGATES}
+
+    @property
+    def average(self) -> float:
+        """The mean test score over sites, in percent."""
+        return _percent(self.summary["test"]["average"])
+
+
+def read_run(folder: Path | str) -> RunResult:
+    """Read a run's folder; a ValueError names the file that is missing or broken."""
+    folder = Path(folder)
+    return RunResult(
+        folder=folder,
+        summary=_read_summary(folder / "summary.json"),
+        records=_read_records(folder / "records.jsonl"),
+        config=_read_config(folder / "config.toml"),
+    )
+
+
+def _read_text(path: Path, hint: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: {hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
+    try:
+        summary = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(summary, dict):
+        raise ValueError(f"{path} should hold a JSON object, not {type(summary).__name__}")
+    absent = [key for key in _REQUIRED if key not in summary]
+    if absent:
+        raise ValueError(f"{path} lacks {', '.join(absent)}")
+    _check_test_scores(path, summary["test"])
+    return summary
+
+
+def _check_test_scores(path: Path, test: object) -> None:
+    if not isinstance(test, dict) or "average" not in test or not set(test) - set(_AGGREGATES):
+        raise ValueError(f'{path}: "test" should hold a score per site and "average", found {test!r}')
+    for site, score in test.items():
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            raise ValueError(f'{path}: "test" of {site!r} should be a number, found {score!r}')
+
+
+def _read_records(path: Path) -> list[Record]:
+    lines = _read_text(path, "a run writes its records there").splitlines()
+    return [_parse_record(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parse_record(path: Path, number: int, line: str) -> Record:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {number} is not valid JSON: {error}") from None
+    if not isinstance(record, dict) or not {"round", "site", "phase"} <= record.keys():
+        raise ValueError(f"{path}, line {number} should hold round, site and phase, found {line!r}")
+    return record
+
+
+def _read_config(path: Path) -> str:
+    if not path.exists():  # scores can be read without it
+        return ""
+    text = _read_text(path, "")
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
+    return text
+
+
+def _percent(score: float | None) -> float:
+    return math.nan if score is None else 100.0 * score
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """The runs of one method, one per seed, under the name the tables and figures give it."""
+
+    label: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is a reference for reading the table, not a method in competition."""
+        return self.runs[0].method in REFERENCES
+
+    @property
+    def averages(self) -> dict[int, float]:
+        """The average over sites of each seed, in percent."""
+        return {run.seed: run.average for run in self.runs}
+
+    @property
+    def average(self) -> float:
+        """The average over sites and seeds, in percent."""
+        return statistics.fmean(self.averages.values())
+
+    def at(self, site: str) -> list[float]:
+        """The site's score of each seed, in percent."""
+        return [run.scores.get(site, math.nan) for run in self.runs]
+
+    def mean_at(self, site: str) -> float:
+        """The site's mean score over seeds, in percent."""
+        return statistics.fmean(self.at(site))
+
+
+def methods_of(runs: Sequence[RunResult]) -> list[MethodScores]:
+    """Gather the seeds of each method, in the order in which methods first appear."""
+    _check_comparable(runs)
+    norms_differ = len({run.norm for run in runs}) > 1
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        label = f"{run.title} ({run.norm} norm)" if norms_differ and run.norm else run.title
+        groups.setdefault(label, []).append(run)
+    for label, members in groups.items():
+        _check_seeds_differ(label, members)
+    return [MethodScores(label, tuple(members)) for label, members in groups.items()]
+
+
+def _check_comparable(runs: Sequence[RunResult]) -> None:
+    if not runs:
+        raise ValueError("no runs given: a table or figure needs at least one")
+    for name in ("task", "metric_name"):
+        values = sorted({str(run.summary[name]) for run in runs})
+        if len(values) > 1:
+            raise ValueError(f"runs with different {name} do not belong in one table: {', '.join(values)}")
+
+
+def _check_seeds_differ(label: str, runs: Sequence[RunResult]) -> None:
+    first_with: dict[int, RunResult] = {}
+    for run in runs:
+        other = first_with.setdefault(run.seed, run)
+        if other is not run:
+            raise ValueError(
+                f"{label} ran twice with seed {run.seed}: {other.folder} and {run.folder}. "
+                'Give variations their own "title", or report them apart'
+            )
+
+
+def sites_of(runs: Iterable[RunResult]) -> list[str]:
+    """List every site that has a test score, in the order of first appearance."""
+    return list(dict.fromkeys(site for run in runs for site in run.scores))
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation, or None where one value has none."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, with its spread if it has one."""
+
+    mean: float
+    spread: float | None = None
+    best: bool = False
+
+    @property
+    def mean_text(self) -> str:
+        """The number as shown."""
+        return MISSING if math.isnan(self.mean) else f"{self.mean:.2f}"
+
+    @property
+    def spread_text(self) -> str:
+        """The spread as shown, without brackets."""
+        return "" if self.spread is None or math.isnan(self.spread) else f"{self.spread:.2f}"
+
+    @property
+    def text(self) -> str:
+        """The number and, in brackets, its spread."""
+        return f"{self.mean_text} ({self.spread_text})" if self.spread_text else self.mean_text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, and what the brackets in it hold."""
+
+    name: str
+    spread: str = ""
+    competes: bool = True
+    explains_itself: bool = True
+
+    @property
+    def heading(self) -> str:
+        """The name, with the meaning of the brackets unless a note under the table gives it."""
+        return f"{self.name} ({self.spread})" if self.spread and self.explains_itself else self.name
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's cells."""
+
+    title: str
+    cells: tuple[Cell, ...]
+    num_seeds: int = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table before it takes any format."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+
+def score_table(runs: Sequence[RunResult]) -> Table:
+    """Build the table of test scores in percent: a row per method, a column per site, then the average."""
+    methods, sites = methods_of(runs), sites_of(runs)
+    several_seeds = any(len(method.runs) > 1 for method in methods)
+    columns = _columns(sites, several_seeds)
+    rows = [_row(method, sites, several_seeds) for method in methods]
+    competing = [not method.is_reference for method in methods]
+    return Table(
+        caption=f"Test {runs[0].metric_name} in percent, {runs[0].task}",
+        columns=columns,
+        rows=_mark_best(rows, columns, competing),
+        notes=_notes(runs, methods, several_seeds),
+    )
+
+
+def _columns(sites: Sequence[str], several_seeds: bool) -> tuple[Column, ...]:
+    site_spread = "std over seeds" if several_seeds else ""
+    columns = [Column(site, site_spread, explains_itself=False) for site in sites]
+    columns.append(Column("Average", "std over sites"))
+    if several_seeds:
+        columns.append(Column("Average's std over seeds", competes=False))
+    return tuple(columns)
+
+
+def _row(method: MethodScores, sites: Sequence[str], several_seeds: bool) -> Row:
+    cells = [Cell(method.mean_at(site), sample_std(method.at(site))) for site in sites]
+    # The spread over sites is that of the row's own site columns, those the method was scored on.
+    site_means = [cell.mean for cell in cells if not math.isnan(cell.mean)]
+    cells.append(Cell(method.average, sample_std(site_means)))
+    if several_seeds:
+        over_seeds = sample_std(list(method.averages.values()))
+        cells.append(Cell(math.nan if over_seeds is None else over_seeds))
+    return Row(method.label, tuple(cells), num_seeds=len(method.runs))
+
+
+def _mark_best(rows: Sequence[Row], columns: Sequence[Column], competing: Sequence[bool]) -> tuple[Row, ...]:
+    """Mark the highest number of each column; what reads the same is equally best."""
+    if sum(competing) < 2:
+        return tuple(rows)
+    best_texts = []
+    for index, column in enumerate(columns):
+        cells = [row.cells[index] for row, competes in zip(rows, competing, strict=True) if competes]
+        scored = [cell for cell in cells if not math.isnan(cell.mean)]
+        best = max(scored, key=lambda cell: cell.mean, default=None)
+        best_texts.append(best.mean_text if best and column.competes else None)
+
+    def marked(row: Row) -> Row:
+        pairs = zip(row.cells, best_texts, strict=True)
+        cells = tuple(replace(cell, best=cell.mean_text == text) for cell, text in pairs)
+        return replace(row, cells=cells)
+
+    return tuple(marked(row) if competes else row for row, competes in zip(rows, competing, strict=True))
+
+
+def _notes(runs: Sequence[RunResult], methods: Sequence[MethodScores], several: bool) -> tuple[str, ...]:
+    notes = []
+    if several:
+        counts = {len(method.runs) for method in methods}
+        seeds = f"{counts.pop()} seeds" if len(counts) == 1 else _seed_counts(methods)
+        notes.append(f"Site columns: mean (sample std over seeds); {seeds}.")
+        notes.append("Average: mean over sites and seeds (sample std over sites), then its std over seeds.")
+    else:
+        notes.append("Average: mean over sites (sample std over sites).")
+    if sum(not method.is_reference for method in methods) > 1:
+        notes.append("Bold: best of the column.")
+    references = [method.label for method in methods if method.is_reference]
+    if references:
+        notes.append(f"For reference, not in competition: {', '.join(references)}.")
+    norms = {run.norm for run in runs if run.norm}
+    if len(norms) == 1:
+        notes.append(f"Normalization layers: {norms.pop()}.")
+    return tuple(notes)
+
+
+def _seed_counts(methods: Sequence[MethodScores]) -> str:
+    return "seeds: " + ", ".join(f"{method.label} {len(method.runs)}" for method in methods)
+
+
+def to_markdown(table: Table) -> str:
+    """Render as a Markdown table, the best of each column in bold."""
+    headings = [_markdown_escape(text) for text in ("Method", *(column.heading for column in table.columns))]
+    lines = [_markdown_line(headings), _markdown_line(["---", *("---:" for _ in table.columns)])]
+    for row in table.rows:
+        cells = [f"**{cell.text}**" if cell.best else cell.text for cell in row.cells]
+        lines.append(_markdown_line([_markdown_escape(row.title), *cells]))
+    return "\n".join([f"**{table.caption}**", "", *lines, "", *table.notes]) + "\n"
+
+
+def _markdown_line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown_escape(text: str) -> str:
+    return "".join("\\" + character if character in "\\|*_<`" else character for character in text)
+
+
+def to_csv(table: Table) -> str:
+    """Render as CSV for programs: bare numbers, each spread in a column of its own, nothing marked."""
+    header = ["method", "seeds"]
+    for column in table.columns:
+        header += [column.name, f"{column.name}: {column.spread}"] if column.spread else [column.name]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    for row in table.rows:
+        numbers: list[float | None] = []
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            numbers += [cell.mean, cell.spread] if column.spread else [cell.mean]
+        writer.writerow([row.title, row.num_seeds, *(_csv_number(number) for number in numbers)])
+    return buffer.getvalue()
+
+
+def _csv_number(number: float | None) -> str:
+    return "" if number is None or math.isnan(number) else f"{number:.4f}"
+
+
+def to_rich(table: Table) -> "rich.table.Table":
+    """Render for the terminal, the best of each column in bold."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    # Text, not str: rich would read [brackets] in a site's name as markup.
+    caption = Text("\n".join(table.notes), style="dim")
+    shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left", box=SIMPLE_HEAD)
+    shown.add_column("Method")
+    for column in table.columns:
+        shown.add_column(Text(column.heading), justify="right")
+    for row in table.rows:
+        cells = [Text(cell.text, style="bold green" if cell.best else "") for cell in row.cells]
+        shown.add_row(Text(row.title), *cells)
+    return shown

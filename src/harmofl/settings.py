@@ -1,0 +1,250 @@
+"""The one schema of a run: TOML in, resolved TOML out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harmofl.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from harmofl.methods.method import Method
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Tree = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A part of the settings: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DataSettings(Section):
+    """Which images, and how they are divided."""
+
+    images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
+    size: Annotated[int, Field(ge=16)] = Field(96, description="height and width of the network's input, in pixels")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
+    shift: Annotated[float, Field(ge=0, le=3)] = Field(
+        1.0, description="how different a phantom's sites look: 0 all alike, 1 like real hospitals"
+    )
+    split_by: Literal["patient", "image"] = Field("patient", description="what a split never tears apart")
+
+
+class ModelSettings(Section):
+    """The network."""
+
+    network: Literal["densenet121", "densenet-small", "unet"] = Field("unet", description="its architecture")
+    features: Annotated[int, Field(ge=2, le=1024)] = Field(32, description="channels of the first layer")
+    norm: Literal["batch", "batch-statistics", "instance", "group"] = Field(
+        "batch", description="normalization layers; batch-statistics keeps no running statistics"
+    )
+    initial: str | None = Field(None, description="a model folder to start from")
+
+
+class TrainingSettings(Section):
+    """What every site does in a round, and how many rounds there are."""
+
+    rounds: Positive = Field(100, description="communication rounds")
+    local_epochs: Positive = Field(1, description="passes over a site's images in a round")
+    batch_size: Positive = Field(16, description="images in a step")
+    optimizer: Literal["sgd", "adam"] = Field("adam", description="the sites' optimizer")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="the sites' step size")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD's momentum, Adam's first beta")
+    second_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="Adam's second beta")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(1e-4, description="L2 penalty of the optimizer")
+    optimizer_state: Literal["keep", "reset"] = Field("keep", description="between rounds")
+    gradient_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest gradient norm")
+    augmentation: Literal["none", "dihedral"] = Field("none", description="dihedral: rotations by 90°, flips")
+
+
+class FederationSettings(Section):
+    """How the server works with the sites."""
+
+    weights: Literal["uniform", "examples"] = Field("uniform", description="weight of a site in the average")
+    server_learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="the server's step size")
+    quorum: Fraction = Field(0.5, description="smallest part of the sites that makes a round")
+    timeout: Annotated[float, Field(gt=0)] = Field(3600.0, description="seconds to wait for a site")
+    workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that train side by side; 0: one per core")
+    threads: Positive = Field(1, description="threads per worker; results depend on it")
+
+
+class Settings(Section):
+    """Every setting of a run."""
+
+    task: str
+    preset: str = "small"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    method: dict[str, Any]
+    training: TrainingSettings = TrainingSettings()
+    federation: FederationSettings = FederationSettings()
+
+    def to_toml(self) -> str:
+        """Every setting as TOML that `resolve` reads back."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+FREE_TO_CHANGE = ("device", "federation.workers", "federation.timeout", "federation.quorum")
+"""Settings that a resumed run may change, as they do not change its results."""
+
+
+def resolve(
+    task: str | None = None,
+    method: str | Method | None = None,
+    preset: str | None = None,
+    file: Tree | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[Settings, Method]:
+    """Lay the layers over one another: schema, task's preset, method's defaults, file, overrides."""
+    from harmofl.methods import catalogue
+    from harmofl.methods.method import Method
+    from harmofl.tasks import find as find_task
+
+    file = {name: dict(value) if isinstance(value, dict) else value for name, value in (file or {}).items()}
+    changes = tree_of(overrides or {})
+    task_name = task or changes.get("task") or file.get("task")
+    if not task_name:
+        raise UsageError("no task given: name one with --task or in the configuration file")
+    chosen_task = find_task(str(task_name))
+    in_file = file.pop("method", {})
+    in_changes = changes.pop("method", {})
+    for section in (in_file, in_changes):
+        if not isinstance(section, dict):
+            raise UsageError(f"method = {section!r}: must be a section; name it with method.name")
+    name = method or in_changes.pop("name", None) or in_file.get("name")
+    if not name:
+        raise UsageError("no method given: name one with --method or in the configuration file")
+    chosen = name if isinstance(name, Method) else catalogue.find(str(name))
+    if in_file.pop("name", chosen.key) != chosen.key:
+        in_file = {}  # the file's settings belong to another method
+
+    preset_name = str(preset or file.get("preset") or "small")
+    if preset_name not in chosen_task.presets:
+        raise unknown_name("preset", preset_name, chosen_task.presets)
+    base = dict(chosen_task.presets[preset_name])
+    of_method = {name: value for name, value in base.pop("method", {}).items() if name in chosen.settings}
+    chosen = chosen.with_settings(**(of_method | in_file | in_changes))
+
+    layers = (base, tree_of(chosen.defaults), tree_of(chosen.requires), file, changes)
+    tree: Tree = {}
+    for layer in layers:
+        tree = merged(tree, layer)
+    tree |= {"task": chosen_task.name, "preset": preset_name, "method": {"name": chosen.key} | chosen.settings}
+    settings = _validated(tree)
+    _check_requirements(settings, chosen)
+    return settings, chosen
+
+
+def _validated(tree: Tree) -> Settings:
+    from harmofl.methods.method import describe
+
+    _check_names(tree)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(describe(error)) from None
+
+
+def _check_names(tree: Tree) -> None:
+    known = set(setting_names()) | set(Settings.model_fields)
+    for name, value in tree.items():
+        if name not in Settings.model_fields:
+            raise unknown_name("setting", name, known)
+        section = Settings.model_fields[name].annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            if not isinstance(value, dict):
+                raise UsageError(f"{name} = {value!r}: must be a section, such as [{name}]")
+            for inner in value.keys() - section.model_fields.keys():
+                raise unknown_name("setting", f"{name}.{inner}", known)
+
+
+def setting_names() -> list[str]:
+    """Every setting outside `method`, as `section.name`."""
+    names = []
+    for name, info in Settings.model_fields.items():
+        section = info.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            names += [f"{name}.{inner}" for inner in section.model_fields]
+        elif name != "method":
+            names.append(name)
+    return names
+
+
+def _check_requirements(settings: Settings, method: Method) -> None:
+    values = flat(settings.model_dump())
+    for name, needed in method.requires.items():
+        if values[name] != needed:
+            raise UsageError(f"{name} = {values[name]!r}: {method.name} needs {needed!r}")
+
+
+def differences(first: Settings, second: Settings) -> list[str]:
+    """Settings in which two runs differ, apart from those that do not change results."""
+    one, other = flat(first.model_dump(mode="json")), flat(second.model_dump(mode="json"))
+    names = sorted(one.keys() | other.keys())
+    return [name for name in names if name not in FREE_TO_CHANGE and one.get(name) != other.get(name)]
+
+
+def read_toml(path: Path) -> Tree:
+    """Read a settings file, or say in one line what is wrong with it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """Turn `section.name=value` texts into values, read as TOML or else as plain text."""
+    parsed = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--set {assignment!r}: must be section.name=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        parsed[name.strip()] = value
+    return parsed
+
+
+def tree_of(values: Mapping[str, Any]) -> Tree:
+    """From {"section.name": value} to {"section": {"name": value}}."""
+    tree: Tree = {}
+    for name, value in values.items():
+        *sections, last = name.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise unknown_name("setting", name, setting_names())
+        branch[last] = value
+    return tree
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """From {"section": {"name": value}} to {"section.name": value}."""
+    values: dict[str, Any] = {}
+    for name, value in tree.items():
+        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return values
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+    """Lay one tree over another, section by section."""
+    result = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, dict) and isinstance(result.get(name), dict)
+        result[name] = merged(result[name], value) if both else value
+    return result

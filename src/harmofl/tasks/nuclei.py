@@ -1,0 +1,61 @@
+"""Nuclei segmentation: MoNuSAC2020 (four sites), MoNuSeg2018 and TNBC in the paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harmofl.data.images import LabelledImages
+from harmofl.data.phantoms import nuclei as phantom
+from harmofl.settings import DataSettings
+from harmofl.tasks.losses import dice_loss
+from harmofl.tasks.presets import with_common_presets
+from harmofl.tasks.scores import segmentation_scores
+from harmofl.tasks.task import Task
+
+PAPER = {
+    "data": {"size": 256, "images": 200},
+    "model": {"network": "unet", "features": 32},
+    "training": {
+        "rounds": 500,
+        "batch_size": 8,
+        "optimizer": "adam",
+        "learning_rate": 1e-4,
+        "momentum": 0.9,
+        "second_momentum": 0.99,
+        "weight_decay": 1e-4,
+    },
+}
+SMALL = {
+    "data": {"size": 64, "images": 120},
+    "model": {"features": 8},
+    "training": {"rounds": 20, "learning_rate": 1e-3},
+}
+SMOKE = {
+    "data": {"size": 32, "images": 20},
+    "model": {"features": 4},
+    "training": {"rounds": 2},
+}
+
+SITE_SIZES = (1.0, 0.8, 0.6, 0.5, 0.7, 0.4)
+"""The paper keeps the sites' unequal sizes in this task, and so does the phantom."""
+
+
+def make_images(site: str, data: DataSettings) -> LabelledImages:
+    """The phantom of one site, every nucleus marked as foreground."""
+    count = max(10, round(data.images * SITE_SIZES[phantom.SITES.index(site)]))
+    images = phantom.make_site(site, count, data.size, data.shift, data.seed)
+    return replace(images, targets=(images.targets > 0).long())
+
+
+task = Task(
+    name="nuclei",
+    title="nuclei segmentation",
+    metric_name="dice",
+    sites=phantom.SITES,
+    num_classes=2,
+    channels=3,
+    make_images=make_images,
+    loss=dice_loss,
+    score=segmentation_scores,
+    presets=with_common_presets(PAPER, SMALL, SMOKE),
+)

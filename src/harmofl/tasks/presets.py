@@ -1,0 +1,30 @@
+"""How a task's four presets are made of its three differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harmofl.settings import merged
+
+PAPER_TEXT = {"method": {"band": "full", "decay": 0.1, "schedule": "first-round"}}
+"""HarmoFL as the paper's text has it."""
+
+PAPER_CODE = {
+    "method": {"band": "dc", "decay": 0.0, "schedule": "first-round"},
+    "model": {"norm": "batch-statistics"},
+}
+"""HarmoFL as the code released with the paper reads."""
+
+
+def with_common_presets(
+    paper: Mapping[str, Any], small: Mapping[str, Any], smoke: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+    """`paper`, `paper-code`, and the two sizes for few cores; `smoke` builds on `small`."""
+    on_two_cores = merged(paper, small)
+    return {
+        "paper": merged(paper, PAPER_TEXT),
+        "paper-code": merged(paper, PAPER_CODE),
+        "small": on_two_cores,
+        "smoke": merged(on_two_cores, smoke),
+    }
