@@ -116,7 +116,7 @@ def convergence(runs: Sequence[RunResult]) -> Figure:
         curves = [_test_curve(run) for run in method.runs]
         _draw_curves(axes, curves, index, method.label)
         _ring_selected_round(axes, method, curves, index)
-    _finish(axes, methods, f"Test {runs[0].metric_name} by round", "mean over sites, %")
+    _finish(figure, axes, methods, f"Test {runs[0].metric_name} by round", "mean over sites, %")
     return figure
 
 
@@ -136,7 +136,7 @@ def drift(runs: Sequence[RunResult]) -> Figure:
     if is_wide:
         _use_log_axis(axes)
     scale = ", log scale" if is_wide else ""
-    _finish(axes, methods, "Drift of the sites by round", f"Γ, mean over sites{scale}")
+    _finish(figure, axes, methods, "Drift of the sites by round", f"Γ, mean over sites{scale}")
     return figure
 
 
@@ -209,7 +209,7 @@ def _use_log_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: Axes, methods: Sequence[MethodScores], title: str, quantity: str) -> None:
+def _finish(figure: Figure, axes: Axes, methods: Sequence[MethodScores], title: str, quantity: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(title)
@@ -218,19 +218,19 @@ def _finish(axes: Axes, methods: Sequence[MethodScores], title: str, quantity: s
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
     if axes.lines:
-        _legend_below(axes)
+        _legend_below(figure, axes)
     else:
         note = "not in the records of these runs"
         axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", color=MUTED)
 
 
-def _legend_below(axes: Axes) -> None:
+def _legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     points_per_entry = 60 + 7 * max(map(len, labels))
-    fitting = max(1, int(axes.figure.get_figwidth() * 72 // points_per_entry))
+    fitting = max(1, int(figure.get_figwidth() * 72 // points_per_entry))
     rows = math.ceil(len(labels) / fitting)
     columns = math.ceil(len(labels) / rows)  # rows of about equal length
-    axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 @_styled
@@ -248,7 +248,9 @@ def per_site_scores(runs: Sequence[RunResult]) -> Figure:
         if len(methods) == 2:  # the gap itself is what one looks for
             axes.plot(scores, [row, row], color=RULE, linewidth=6, solid_capstyle="round", zorder=1)
     for index, method in enumerate(methods):
-        _draw_site_dots(axes, method, sites, lanes[index], index)
+        # Of two equal scores on one line, both stay visible.
+        style = _line_style(index) | {"markersize": 10 if len(methods) == 2 and index == 0 else 7.5}
+        _draw_site_dots(axes, method, sites, lanes[index], style)
     axes.set_title(f"Test {runs[0].metric_name} at each site")
     axes.set_xlabel("%" + _spread_label(methods, "bars"))
     axes.set_yticks(range(len(sites)), sites)
@@ -256,7 +258,7 @@ def per_site_scores(runs: Sequence[RunResult]) -> Figure:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", visible=False)
-    _legend_below(axes)
+    _legend_below(figure, axes)
     return figure
 
 
@@ -266,15 +268,15 @@ def _lanes(num_methods: int) -> list[float]:
     return [float(lane) for lane in np.linspace(-width / 2, width / 2, num_methods)]
 
 
-def _draw_site_dots(axes: Axes, method: MethodScores, sites: Sequence[str], lane: float, index: int) -> None:
-    size = 7.5 if index else 10  # of two equal scores on one line, both stay visible
-    style = _line_style(index) | {"linestyle": "none", "markersize": size}
+def _draw_site_dots(
+    axes: Axes, method: MethodScores, sites: Sequence[str], lane: float, style: dict[str, Any]
+) -> None:
     means = [method.mean_at(site) for site in sites]
     spreads = [sample_std(method.at(site)) or 0.0 for site in sites]
     rows = [row + lane for row in range(len(sites))]
     if len(method.runs) > 1:
         axes.errorbar(means, rows, xerr=spreads, fmt="none", ecolor=style["color"], elinewidth=1.6, zorder=2)
-    axes.plot(means, rows, label=method.label, zorder=3, **style)
+    axes.plot(means, rows, label=method.label, zorder=3, **(style | {"linestyle": "none"}))
 
 
 @_styled

@@ -58,7 +58,8 @@ def write_page(
         headline=_headline(runs),
         table=score_table(runs),
         plots=_plots(runs, samples_figure),
-        explanations=_explanations(runs, with_images=samples_figure is not None),
+        explains_amplitude=samples_figure is not None or any(run.method == "harmofl" for run in runs),
+        band=_shared_band(runs),
         costs=[_cost(method) for method in methods_of(runs)],
         next_steps=next_steps_for(runs[0].task) if next_steps is None else next_steps,
         shared_settings=_shared_settings(runs),
@@ -416,7 +417,7 @@ def _plot(name: str, figure: Figure, caption: str) -> _Plot:
 
 
 def _inline_svg(svg: str, name: str, alt: str) -> Markup:
-    """Fit matplotlib's SVG into an HTML page: themed colours, ids of its own, no prolog, no style for the page."""
+    """Fit matplotlib's SVG into an HTML page: the page's colours, ids of its own, nothing for the rest."""
     from markupsafe import Markup
 
     svg = svg[svg.index("<svg") :]
@@ -434,50 +435,7 @@ def _inline_svg(svg: str, name: str, alt: str) -> Markup:
     return Markup(re.sub(r"<svg\b[^>]*>", lambda _: opening, svg, count=1))
 
 
-@dataclass(frozen=True)
-class _Explanation:
-    term: str
-    text: str
-
-
-def _explanations(runs: Sequence[RunResult], *, with_images: bool) -> list[_Explanation]:
-    bands = [run.settings.get("method", {}).get("band") for run in runs if run.method == "harmofl"]
-    found = []
-    if with_images or bands:
-        found.append(_Explanation("Phase is kept, amplitude is shared", _about_amplitude(bands)))
-    found.append(_Explanation("Drift is how far hospitals walk apart", _ABOUT_DRIFT))
-    found.append(_Explanation("Scores are of images nobody trained on", _ABOUT_SCORES))
-    return found
-
-
-_ABOUT_AMPLITUDE = (
-    "Any image can be split into waves. The phase of a wave says where it lies, and so carries shapes: cells, "
-    "glands, borders. Its amplitude says how strong it is, and so carries much of the look: brightness, stain, "
-    "contrast, the scanner. HarmoFL leaves the phase of every image alone and gives it an amplitude averaged over all "
-    "hospitals. Shapes stay where they were while the hospitals come to look alike. Images never leave their "
-    "hospital; average amplitudes and model weights do."
-)
-
-_ABOUT_DRIFT = (
-    "In each round every hospital starts from the same model and trains it on its own images. Drift (Γ) is the squared "
-    "distance between the model it is training and the one it started from, averaged over its training steps. Where "
-    "hospitals look different they pull in different directions, and averaging models that walked far apart "
-    "loses some of what each has learned. Steps of different size also change drift, so a low value alone "
-    "does not make a method better: read it beside the scores."
-)
-
-_ABOUT_SCORES = (
-    "Each hospital keeps some images aside for testing. The round is selected on validation images, which are others "
-    "again, so the test curve is for looking at and never for choosing."
-)
-
-
-def _about_amplitude(bands: Sequence[object]) -> str:
-    if bands and all(band == "dc" for band in bands):
-        return (
-            f"{_ABOUT_AMPLITUDE} In these runs only the slowest wave was shared (band = dc): "
-            "each colour channel's mean, nothing finer."
-        )
-    if bands and all(band == "none" for band in bands):
-        return f"{_ABOUT_AMPLITUDE} In these runs no amplitude was shared (band = none)."
-    return _ABOUT_AMPLITUDE
+def _shared_band(runs: Sequence[RunResult]) -> str | None:
+    """Return the band whose amplitudes HarmoFL shared, if it ran and all its runs say the same."""
+    bands = {str(run.settings.get("method", {}).get("band")) for run in runs if run.method == "harmofl"}
+    return bands.pop() if len(bands) == 1 else None

@@ -232,8 +232,10 @@ def sites_of(runs: Iterable[RunResult]) -> list[str]:
 
 
 def sample_std(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation, or None where one value has none."""
-    return statistics.stdev(values) if len(values) > 1 else None
+    """Return the sample standard deviation, or None where it is not defined."""
+    if len(values) < 2 or any(math.isnan(value) for value in values):  # stdev fails on nan
+        return None
+    return statistics.stdev(values)
 
 
 @dataclass(frozen=True)

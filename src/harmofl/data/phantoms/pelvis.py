@@ -7,6 +7,7 @@ painted like a picture, from the body's outline inwards, all slices of all cases
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -139,7 +140,7 @@ def _ellipse(x: Tensor, y: Tensor, half_x: Tensor | float, half_y: Tensor | floa
 
 
 def _turn(x: Tensor, y: Tensor, angle: float) -> tuple[Tensor, Tensor]:
-    cosine, sine = float(torch.cos(torch.tensor(angle))), float(torch.sin(torch.tensor(angle)))
+    cosine, sine = math.cos(angle), math.sin(angle)
     return cosine * x + sine * y, cosine * y - sine * x
 
 
@@ -234,11 +235,13 @@ class _Painter:
         self.bone(_ellipse(self.x, self.y - 8.2 + 0.8 * self.level, coccyx_width, 0.75))
 
     def muscles(self) -> None:
-        centre = self.anatomy["obturator_x"]
         # The obturator internus lines the pelvic wall and bends inwards at the back.
-        bent = self.side - centre + 0.045 * (self.y - 0.2) ** 2 * torch.where(self.y > 0.2, 1.0, 0.5)
+        bent = (
+            self.side
+            - self.anatomy["obturator_x"]
+            + 0.045 * (self.y - 0.2) ** 2 * torch.where(self.y > 0.2, 1.0, 0.5)
+        )
         self.paint(_ellipse(bent, self.y - 0.3, 1.1, 3.9), self.streaked_muscle())
-        self.levator()
 
     def levator(self) -> None:
         # A thin funnel around prostate and rectum, wide above and tight below.
@@ -341,6 +344,7 @@ def paint_slices(anatomy: Anatomy, view: View, slices: int, signals: Mapping[str
     painter.body()
     painter.bones()
     painter.muscles()
+    painter.levator()
     painter.bladder()
     painter.seminal_vesicles()
     painter.rectum()

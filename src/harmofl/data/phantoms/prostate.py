@@ -57,9 +57,9 @@ APPEARANCES: Mapping[str, Appearance] = {
     # 3 T Siemens, surface coil (Radboud).
     "ISBI": Appearance(17.0, 100, 5000, 0.90, 0.95, 0.05, 0.45, 0.0, 3.0, 0.6, 0.020),
     # 1.5 T Philips, endorectal coil (Boston Medical Center).
-    "ISBI_1.5": Appearance(14.5, 65, 1800, 1.25, 0.80, 0.15, 0.25, 3.5, 2.8, 1.3, 0.040),
+    "ISBI_1.5": Appearance(14.5, 70, 2000, 1.20, 0.80, 0.10, 0.25, 3.5, 2.8, 1.3, 0.040),
     # 1.5 T and 3 T Siemens, no endorectal coil.
-    "UCL": Appearance(18.0, 80, 2400, 1.45, 1.30, 0.00, 0.30, 0.0, 3.0, 1.4, 0.035),
+    "UCL": Appearance(18.0, 85, 2800, 1.30, 1.15, 0.00, 0.30, 0.0, 3.0, 1.4, 0.035),
 }
 SITES: tuple[str, ...] = tuple(APPEARANCES)
 # What an exaggerated shift may not exceed.

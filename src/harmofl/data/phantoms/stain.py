@@ -1,8 +1,8 @@
 """How a hospital's stain and scanner turn dye concentrations into a picture.
 
-Beer–Lambert: intensity = background · exp(−(hematoxylin · its vector + eosin · its vector)), then the scanner's
-contrast curve, blur and noise. A site's look is an `Appearance`; `shifted_appearance` moves it towards or away from
-the mean over sites.
+Beer–Lambert: intensity = background · exp(−(hematoxylin · its vector + eosin · its vector)), then the
+scanner's blur, contrast curve and noise. A site's look is an `Appearance`; `shifted_appearance` moves it
+towards or away from the mean over sites.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from difflib import get_close_matches
 import torch
 from torch import Tensor
 
-# Natural variation within a site, the same at all sites: standard deviations of the logarithm of a stain's strength.
+# Natural variation within a site, the same at all sites: deviations of the logarithm of a stain's strength.
 PATIENT_STAIN_SPREAD = 0.10
 IMAGE_STAIN_SPREAD = 0.06
 # Limits that keep an exaggerated appearance (shift > 1) physical.
@@ -87,8 +87,8 @@ def _coordinates(appearance: Appearance) -> Tensor:
 
 
 def _appearance(coordinates: Tensor) -> Appearance:
-    hematoxylin, eosin, background, scales = coordinates.split([3, 3, 3, 5])
-    strengths, gamma, blur, noise = scales.exp().split([2, 1, 1, 1])
+    hematoxylin, eosin, background, scales = torch.split(coordinates, [3, 3, 3, 5])
+    strengths, gamma, blur, noise = torch.split(scales.exp(), [2, 1, 1, 1])
     strengths = strengths.clamp(*STRENGTH_LIMITS)
     return Appearance(
         hematoxylin=_rgb(_unit(hematoxylin)),
@@ -104,7 +104,7 @@ def _appearance(coordinates: Tensor) -> Appearance:
 
 def _unit(vector: Tensor) -> Tensor:
     vector = vector.clamp(min=SMALLEST_ABSORPTION)
-    return vector / vector.norm()
+    return torch.nn.functional.normalize(vector, dim=0)
 
 
 def _rgb(values: Tensor) -> RGB:

@@ -1,7 +1,7 @@
-"""Tissue as dye concentrations: nuclei with exact masks, cytoplasm, fibres, gaps and things that are not nuclei.
+"""Tissue as dye concentrations: nuclei with exact masks, the cells around them, fibres between, and gaps.
 
-Everything is drawn for a batch of images at once. Concentrations are relative: hematoxylin 1 is a dark nucleus,
-eosin 1 is dense collagen; `stain.photograph` makes a picture of them.
+Everything is drawn for a batch of images at once. Concentrations are relative: hematoxylin 1 is a dark
+nucleus, eosin 1 is dense collagen; `stain.photograph` makes a picture of them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ PUSHES = 10
 SIZE_CLASSES = 6
 ELBOW_ROOM = 1.12
 CELL_RADIUS = 1.75
+# Blur in pixels of 0.5 µm of what lies outside the focal plane.
+DEFOCUS = 2.2
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Population:
     darkness, paleness:      as in `Nuclei`
     coverage:                fraction of the tissue that nuclei cover
     cytoplasm, fibres:       eosin within cells, and between them
+    basophilia:              hematoxylin within cells, outside their nuclei
     defocused:               fraction of nuclei outside the focal plane
     """
 
@@ -46,6 +49,7 @@ class Population:
     coverage: Tensor
     cytoplasm: Tensor
     fibres: Tensor
+    basophilia: Tensor
     defocused: Tensor
 
 
@@ -118,7 +122,7 @@ def fibre_noise(batch: int, size: int, width: float, length: float, generator: t
     strands = _filtered(
         torch.exp(-2 * math.pi**2 * ((length * along) ** 2 + (width * across) ** 2)), batch, generator
     )
-    return _warped(strands, smooth_noise(batch, size, 2.5 * length / 3, generator) * 1.2 * width, angle)
+    return _warped(strands, 3 * width * smooth_noise(batch, size, length, generator), angle)
 
 
 def _frequencies(size: int) -> tuple[Tensor, Tensor]:
@@ -131,7 +135,8 @@ def _filtered(transfer: Tensor, batch: int, generator: torch.Generator) -> Tenso
     white = torch.randn(batch, size, size, generator=generator)
     energy = transfer.square().mean((-2, -1), keepdim=True).sqrt()
     half = transfer[..., : size // 2 + 1] / energy
-    return torch.fft.irfft2(torch.fft.rfft2(white) * half, s=(size, size))
+    filtered: Tensor = torch.fft.irfft2(torch.fft.rfft2(white) * half, s=(size, size))
+    return filtered
 
 
 def _warped(images: Tensor, displacement: Tensor, angle: Tensor) -> Tensor:
@@ -145,7 +150,7 @@ def _warped(images: Tensor, displacement: Tensor, angle: Tensor) -> Tensor:
 
 
 def tissue_gaps(batch: int, size: int, scale: float, openness: Tensor, generator: torch.Generator) -> Tensor:
-    """White spaces (B, H, W) between 0 and 1: lumen, fat or torn tissue; more of them for a larger openness (B,)."""
+    """White spaces (B, H, W) between 0 and 1 (lumen, fat, torn tissue), more for a larger openness (B,)."""
     threshold = 2.6 - 1.6 * openness[:, None, None]
     return torch.sigmoid(8 * (smooth_noise(batch, size, scale, generator) - threshold))
 
@@ -161,7 +166,10 @@ def populate(population: Population, gaps: Tensor, generator: torch.Generator) -
     def around(mean: Tensor, spread: float) -> Tensor:
         return mean[:, None] + normal(shape, 0, spread, generator)
 
-    radius = population.radius[:, None] * (population.size_variation[:, None] * normal(shape, 0, 1, generator)).exp()
+    radius = (
+        population.radius[:, None]
+        * (population.size_variation[:, None] * normal(shape, 0, 1, generator)).exp()
+    )
     covered = (math.pi * radius**2).cumsum(1) / area
     radius = torch.where(covered <= population.coverage[:, None], radius, torch.zeros_like(radius))
     centers = uniform((*shape, 2), -margin, size + margin, generator)
@@ -286,11 +294,11 @@ def per_pixel(values: Tensor, drawn: NucleusMap) -> Tensor:
     return table.gather(1, drawn.place.flatten(1)).view_as(drawn.depth)
 
 
-def chromatin(nuclei: Nuclei, drawn: NucleusMap, generator: torch.Generator, grain: float) -> Tensor:
-    """Hematoxylin (B, H, W) of the nuclei: clumped chromatin, pale inside and dark at the rim if vesicular."""
+def chromatin(nuclei: Nuclei, drawn: NucleusMap, scale: float, generator: torch.Generator) -> Tensor:
+    """Hematoxylin (B, H, W) of the nuclei: clumped, and if vesicular pale inside and dark at the rim."""
     batch, size = drawn.depth.shape[0], drawn.depth.shape[-1]
     paleness = per_pixel(nuclei.paleness, drawn)
-    clumps = smooth_noise(batch, size, grain, generator)
+    clumps = smooth_noise(batch, size, 0.9 * scale, generator)
     hollow = (drawn.depth / 0.45).clamp(0, 1)
     side = uniform(nuclei.radius.shape, -0.3, 0.3, generator)
     nucleolus = torch.exp(-((drawn.row - per_pixel(side, drawn)) ** 2 + drawn.column**2) / 0.05)
@@ -298,24 +306,28 @@ def chromatin(nuclei: Nuclei, drawn: NucleusMap, generator: torch.Generator, gra
     profile = profile * (1 + (0.10 + 0.20 * paleness) * clumps)
     solid = per_pixel(nuclei.darkness, drawn) * profile.clamp(min=0.15)
     defocused = per_pixel(nuclei.defocused, drawn)
-    return blurred(solid * (1 - defocused), 0.35) + blurred(solid * defocused, 1.6)
+    return blurred(solid * (1 - defocused), 0.35) + blurred(solid * defocused, DEFOCUS * scale)
 
 
 def surroundings(
     population: Population, nuclei: Nuclei, gaps: Tensor, scale: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Hematoxylin haze and eosin (B, H, W) of cells and of the fibres between; `scale` is in pixels per 0.5 µm."""
+    """Hematoxylin haze and eosin (B, H, W) of cells and fibres; `scale` is in pixels per 0.5 µm."""
     batch, size = gaps.shape[0], gaps.shape[-1]
     cells = draw(replace(nuclei, radius=CELL_RADIUS * nuclei.radius, waves=0.5 * nuclei.waves), size)
-    body = blurred((cells.depth / 0.12).clamp(0, 1), 0.4) * (1 - 0.5 * blurred(_borders(cells.place), 0.5 * scale))
+    body = blurred((cells.depth / 0.12).clamp(0, 1), 0.4) * (
+        1 - 0.5 * blurred(_borders(cells.place), 0.5 * scale)
+    )
     cloudy = (1 + 0.25 * smooth_noise(batch, size, 1.1 * scale, generator)).clamp(min=0)
     tint = per_pixel(normal(nuclei.radius.shape, 1, 0.12, generator), cells)
     cytoplasm = population.cytoplasm[:, None, None] * tint * cloudy
-    strands = 0.75 * fibre_noise(batch, size, 0.7 * scale, 5 * scale, generator)
-    strands = strands + 0.65 * smooth_noise(batch, size, 4 * scale, generator)
-    stroma = population.fibres[:, None, None] * (1 + 0.45 * strands).clamp(min=0.05)
+    strands = 0.7 * fibre_noise(batch, size, 0.8 * scale, 4.5 * scale, generator)
+    strands = strands + 0.7 * smooth_noise(batch, size, 4 * scale, generator)
+    stroma = population.fibres[:, None, None] * (1 + 0.38 * strands).clamp(min=0.05)
     eosin = body * cytoplasm + (1 - body) * stroma
-    return (0.16 * body * cloudy + 0.05) * (1 - gaps), eosin * (1 - gaps)
+    uneven = (1 + 0.5 * smooth_noise(batch, size, 3 * scale, generator)).clamp(min=0)
+    haze = population.basophilia[:, None, None] * (0.8 * body + 0.2) * uneven * cloudy
+    return haze * (1 - gaps), eosin * (1 - gaps)
 
 
 def _borders(place: Tensor) -> Tensor:

@@ -1,0 +1,228 @@
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harmofl.reporting import figures
+from harmofl.reporting.page import page_for_runs, summarize, write_page
+from harmofl.reporting.tables import RunResult
+
+MakeRun = Callable[..., RunResult]
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+]
+
+
+@pytest.fixture
+def page(two_runs: list[RunResult], tmp_path: Path) -> Path:
+    images = np.random.default_rng(0).random((2, 3, 16, 16))
+    samples = figures.image_grid({run: {"before": images, "after": images} for run in ("A", "B", "C")})
+    out = tmp_path / "report.html"
+    page_for_runs([run.folder for run in two_runs], out, samples_figure=samples)
+    return out
+
+
+class _Elements(HTMLParser):
+    """Collects every element's attributes, and checks that what is opened is closed."""
+
+    void = frozenset({"meta", "link", "br", "img", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_loads_nothing_from_a_network(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"https?:", text)
+    assert "@import" not in text
+    for _, attributes in _Elements(text).found:
+        for name in ("src", "href", "xlink:href", "action"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+
+
+def test_page_holds_scores_figures_settings_versions_and_how_to_repeat_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for content in (
+        "FedAvg and HarmoFL on histology",
+        "82.00 <span",
+        "Test accuracy by round",
+        "Drift of the sites by round",
+        "What these pictures show",
+        "band = dc",
+        "Phase is kept",
+        "method.radius",
+        "training.batch_size",
+        "2.13.0",
+        "harmofl train --config runs/harmofl-0/config.toml --out runs/harmofl-0-again",
+        "prefers-color-scheme: dark",
+        'name="viewport"',
+        "aria-sort",
+    ):
+        assert content in text
+    assert page.stat().st_size < 10_000_000
+
+
+def test_page_is_well_formed_with_unique_ids_and_described_figures(page: Path) -> None:
+    elements = _Elements(page.read_text(encoding="utf-8"))
+    assert elements.open == []
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    pictures = [attributes for tag, attributes in elements.found if tag == "svg"]
+    assert len(pictures) == 4
+    assert all(picture["role"] == "img" and picture["aria-label"] for picture in pictures)
+    assert sum(tag == "figcaption" for tag, _ in elements.found) == 4
+
+
+def test_figures_in_the_page_take_its_colours(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert f"var(--ink, {figures.INK})" in text
+
+
+def test_page_beside_its_only_run_says_how_to_repeat_it(two_runs: list[RunResult]) -> None:
+    folder = two_runs[0].folder
+    page_for_runs([folder], folder / "report.html")
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert "harmofl train --config config.toml --out ../fedavg-0-again" in text
+
+
+def test_page_escapes_what_the_records_say(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run("fedavg", {"<script>alert(1)</script>": 0.9, 'B" onload="x': 0.8}, title="Fed<b>Avg")
+    write_page(tmp_path / "page.html", title="A & <i>B", summary_sentences=["<u>"], runs=[run])
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in text
+    for tag, attributes in _Elements(text).found:
+        assert tag not in ("b", "i", "u")
+        assert "onload" not in attributes
+
+
+def test_page_is_written_whole_or_not_at_all(
+    two_runs: list[RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "page.html"
+    out.write_text("old")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write_page(out, title="t", summary_sentences=[], runs=two_runs)
+    assert out.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
+
+
+def test_page_without_config_files_can_still_be_made(two_runs: list[RunResult], tmp_path: Path) -> None:
+    for run in two_runs:
+        (run.folder / "config.toml").unlink()
+    page_for_runs([run.folder for run in two_runs], tmp_path / "page.html")
+    assert "hold no <code>config.toml</code>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_summary_says_who_is_ahead_and_where(two_runs: list[RunResult]) -> None:
+    lead, sites, seeds, phantoms = summarize(two_runs)
+    assert lead == (
+        "HarmoFL is ahead with 82.0 % average test accuracy over 3 hospitals, "
+        "2.0 points more than FedAvg (80.0 %)."
+    )
+    assert sites == (
+        "HarmoFL does best at hospital A (92.0 %) and worst at hospital C (76.0 %); "
+        "it is ahead of FedAvg at 2 of 3 hospitals, most at hospital C (+6.0 points), "
+        "and furthest behind at hospital B (−2.0 points)."
+    )
+    assert "one run per method" in seeds
+    assert "phantoms" in phantoms
+
+
+def test_summary_says_so_when_harmofl_loses(make_run: MakeRun) -> None:
+    runs = [
+        make_run("harmofl", {"A": 0.80, "B": 0.70}),
+        make_run("fedavg", {"A": 0.85, "B": 0.75}),
+        make_run("fedbn", {"A": 0.84, "B": 0.74}),
+    ]
+    sentences = summarize(runs)
+    assert sentences[0].startswith("FedAvg is ahead with 80.0 %")
+    assert "1.0 point more than FedBN" in sentences[0]
+    assert sentences[1] == "HarmoFL does not win here: it is 5.0 points behind FedAvg."
+
+
+def test_summary_calls_equal_averages_level(make_run: MakeRun) -> None:
+    runs = [make_run("fedavg", {"A": 0.8, "B": 0.6}), make_run("harmofl", {"A": 0.6, "B": 0.8})]
+    sentences = summarize(runs)
+    assert sentences[0] == "FedAvg and HarmoFL are level at 70.0 % average test accuracy over 2 hospitals."
+    assert not any("does not win" in sentence for sentence in sentences)
+
+
+def test_summary_counts_seeds_in_pairs(make_run: MakeRun) -> None:
+    scores = {"harmofl": [0.80, 0.80, 0.90], "fedavg": [0.79, 0.81, 0.80]}
+    runs = [
+        make_run(method, {"A": average + 0.01, "B": average - 0.01}, seed=seed)
+        for method, averages in scores.items()
+        for seed, average in enumerate(averages)
+    ]
+    assert "Seed by seed, HarmoFL is ahead of FedAvg in 2 of 3." in summarize(runs)
+
+
+def test_summary_tells_failures_and_references(make_run: MakeRun) -> None:
+    runs = [
+        make_run("fedavg", {"A": 0.8, "B": 0.6}, rounds=5, failed=("B", 2)),
+        make_run("centralized", {"A": 0.9, "B": 0.8}, rounds=5),
+    ]
+    sentences = summarize(runs)
+    assert sentences[0] == "FedAvg reaches 70.0 % average test accuracy over 2 hospitals."
+    assert "For reference: Centralized 85.0 %." in sentences
+    assert "1 of 20 site updates failed and was left out (hospital B)." in sentences
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine to open the page with")
+def test_page_works_in_a_browser(page: Path, tmp_path: Path) -> None:
+    """Load the page, sort, enlarge a figure and close it; the browser has nothing to complain about."""
+    probe = """<script>
+      const heading = document.querySelector("table.sortable").tHead.rows[0].cells[1];
+      heading.querySelector("button").click();
+      const first = () => document.querySelector("table.sortable").tBodies[0].rows[0].cells[0].textContent;
+      const found = [heading.getAttribute("aria-sort"), first()];
+      heading.querySelector("button").click();
+      found.push(heading.getAttribute("aria-sort"), first());
+      document.querySelector(".enlarge").click();
+      found.push(document.querySelector("dialog").open, document.querySelectorAll("dialog svg").length);
+      document.querySelector("dialog").close();
+      found.push(document.documentElement.scrollWidth <= innerWidth);
+      document.title = found.join(" ");
+    </script></body>"""
+    probed = page.with_name("probed.html")
+    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", probe), encoding="utf-8")
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *CHROMIUM_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=500,900"]
+    result = subprocess.run(
+        [*command, "--dump-dom", probed.as_uri()], capture_output=True, text=True, timeout=60, check=True
+    )
+    title = re.search(r"<title>(.*?)</title>", result.stdout)
+    assert title is not None
+    assert title[1] == "descending HarmoFL ascending FedAvg true 1 true"
+    assert ":CONSOLE" not in result.stderr
