@@ -15,7 +15,7 @@ from harmofl.federation.server import Server
 from harmofl.federation.transports import simulated, threads
 from harmofl.inference.folder import open_model
 from harmofl.methods.method import Method
-from harmofl.settings import Settings, flat, merged, read_toml, resolve, tree_of
+from harmofl.settings import Settings, merged, read_toml, resolve, tree_of
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
@@ -42,8 +42,7 @@ def train(
 
     `settings` are single settings as {"section.name": value}. With no data the task's phantom is used.
     """
-    if data is not None:
-        raise UsageError(f"--data {data}: this version trains on phantoms only; leave out --data")
+    refuse_data(data)
     overrides = dict(settings or {})
     for name, value in (("seed", seed), ("federation.workers", workers), ("device", device)):
         if value is not None:
@@ -76,21 +75,32 @@ def load_model(folder: str | Path, site: str | None = None) -> nn.Module:
 
 
 def evaluate(
-    folder: str | Path, *, site: str | None = None, settings: Mapping[str, Any] | None = None
+    folder: str | Path,
+    *,
+    data: str | Path | None = None,
+    site: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Scores]:
     """Score a finished model on the test images of every site of its task's phantom, changed as `settings` say."""
+    refuse_data(data)
     model, task, trained, method = open_model(Path(folder), site)
     tree = merged(trained.model_dump(mode="json", exclude_none=True), tree_of(settings or {}))
     changed, _ = resolve(method=method, file=tree)
-    untouched = [name for name in flat(tree_of(settings or {})) if not name.startswith("data.")]
-    if untouched:
-        raise UsageError(f"{', '.join(untouched)}: only data settings can be changed for an evaluation")
+    others = [name for name in settings or {} if not name.startswith("data.")]
+    if others:
+        raise UsageError(f"{', '.join(others)}: only data settings can be changed for an evaluation")
     size = changed.training.batch_size
     with threads(changed.federation.threads), evaluating(model):
         return {
             name: score(model, task, task.load_site(name, changed.data).test[name], size, thorough=True)
             for name in task.sites
         }
+
+
+def refuse_data(data: str | Path | None) -> None:
+    """Say that folders of images are not read yet, rather than train on something else."""
+    if data is not None:
+        raise UsageError(f"--data {data}: this version knows synthetic hospitals only; leave out --data")
 
 
 def check_device(device: str) -> None:

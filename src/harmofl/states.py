@@ -18,7 +18,10 @@ def snapshot(module: nn.Module, names: Iterable[str] | None = None) -> State:
     """
     live = module.state_dict()
     chosen = live if names is None else {name: live[name] for name in names}
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in chosen.items()}
+    plain = torch.contiguous_format  # weights may be stored channels-last; what travels is not
+    return {
+        name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in chosen.items()
+    }
 
 
 def load(module: nn.Module, *states: Mapping[str, Tensor]) -> None:

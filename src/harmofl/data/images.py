@@ -45,7 +45,9 @@ def joined(parts: Sequence[LabelledImages]) -> LabelledImages:
         offsets.append(part.groups + offset)
         offset += int(part.groups.max()) + 1
     return LabelledImages(
-        torch.cat([part.images for part in parts]), torch.cat([part.targets for part in parts]), torch.cat(offsets)
+        torch.cat([part.images for part in parts]),
+        torch.cat([part.targets for part in parts]),
+        torch.cat(offsets),
     )
 
 

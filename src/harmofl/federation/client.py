@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from harmofl.federation.messages import Reply, Request
 from harmofl.federation.store import Store
 from harmofl.inference.folder import write_model
 from harmofl.methods.method import Method
-from harmofl.methods.penalties import Batch, Reference, Represent, squared_distance
+from harmofl.methods.penalties import Batch, Reference, Represent, Term, squared_distance
 from harmofl.models.network import Model, Network
 from harmofl.settings import Settings
 from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
@@ -27,6 +27,8 @@ from harmofl.tasks.scores import Scores
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
+
+CHANNELS_LAST = torch.channels_last
 
 
 class Client:
@@ -54,7 +56,9 @@ class Client:
         self.model_folder = model_folder
         self.device = choose_device(settings.device)
         self.shared = method.shares(model.network)
-        self._blank_harmonizer = copy.deepcopy(method.harmonizer(model_image_shape(task, settings)).state_dict())
+        self._blank_harmonizer = copy.deepcopy(
+            method.harmonizer(model_image_shape(task, settings)).state_dict()
+        )
 
     def answer(self, request: Request) -> Reply:
         """Do what is asked; whatever goes wrong here becomes the reply's error, and the round goes on elsewhere."""
@@ -68,7 +72,7 @@ class Client:
             return Reply(self.site.name, error=f"{type(error).__name__}: {error}")
 
     def _measure(self, request: Request) -> Reply:
-        harmonizer = self.model.to(self.device).harmonizer
+        harmonizer = self.model.to(self.device).harmonizer  # the network plays no part here
         load(harmonizer, self._blank_harmonizer)
         batches = self.site.train.batches(self.settings.training.batch_size)
         harmonizer.measure(batch.images.to(self.device) for batch in batches)
@@ -78,8 +82,12 @@ class Client:
         self._receive(request, version=request.round)
         self.model.harmonizer.freeze()
         if request.thorough and len(self.shared) < len(self.model.network.state_dict()):
-            write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
-        return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
+            write_model(
+                self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round
+            )
+        return Reply(
+            self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train)
+        )
 
     def _train(self, request: Request) -> Reply:
         kept = self._receive(request, version=request.round - 1)
@@ -108,7 +116,9 @@ class Client:
         weights = list(network.parameters())
         start = torch._foreach_clone([weight.detach() for weight in weights])
         terms = self._penalty_terms(start, previous)
-        generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
+        generator = Generator().manual_seed(
+            seed_of(self.settings.seed, round_number, self.site.name, "order")
+        )
         total_loss = torch.zeros((), device=self.device)
         total_drift = torch.zeros((), device=self.device)
         num_steps, num_images = 0, 0
@@ -140,9 +150,9 @@ class Client:
                 images, targets = train.images[indices], train.targets[indices]
                 if training.augmentation == "dihedral":
                     images, targets = dihedral(images, targets, generator)
-                yield images.to(self.device), targets.to(self.device)
+                yield to_device(images, self.device), targets.to(self.device)
 
-    def _penalty_terms(self, start: list[Tensor], previous: State) -> list:  # type: ignore[type-arg]
+    def _penalty_terms(self, start: Sequence[Tensor], previous: State) -> list[Term]:
         network = self.model.network
         reference = Reference(
             weights=start,
@@ -158,7 +168,7 @@ class Client:
         kept = self.store.load(latest)[0] if latest is not None else {}
         own = unprefixed("own", kept)
         received = {name: tensor for name, tensor in request.state.items() if name not in own}
-        self.model.to(self.device)
+        self.model.to(self.device, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
         load(self.model.network, received, own)
         load(self.model.harmonizer, self._blank_harmonizer | unprefixed("harmonizer", kept))
         if request.measurement:
@@ -177,7 +187,9 @@ class Client:
         """Write the version of this round, and drop those that no round will start from again."""
         network, harmonizer = self.model.network, self.model.harmonizer
         own = [name for name in network.state_dict() if name not in set(self.shared)]
-        kept = prefixed("own", snapshot(network, own)) | prefixed("harmonizer", snapshot(harmonizer, harmonizer.own))
+        kept = prefixed("own", snapshot(network, own)) | prefixed(
+            "harmonizer", snapshot(harmonizer, sorted(harmonizer.own))
+        )
         if any(penalty.needs_previous_model for penalty in self.method.penalties):
             kept |= prefixed("previous", snapshot(network))
         if self.settings.training.optimizer_state == "keep":
@@ -202,10 +214,15 @@ def score(model: Model, task: Task, images: LabelledImages, batch_size: int, tho
     device = next(model.parameters()).device
     logits, total = [], 0.0
     for batch in images.batches(batch_size):
-        outputs = model(batch.images.to(device)).cpu()
+        outputs = model(to_device(batch.images, device)).cpu()
         total += float(task.loss(outputs, batch.targets)) * len(batch)
         logits.append(outputs)
     return {"loss": total / len(images)} | task.score(logits, images, thorough)
+
+
+def to_device(images: Tensor, device: torch.device) -> Tensor:
+    """Bring images where they are computed with, in the layout in which convolutions are fastest."""
+    return images.to(device, memory_format=CHANNELS_LAST)
 
 
 def in_batches(order: Tensor, size: int) -> list[Tensor]:

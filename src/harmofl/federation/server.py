@@ -81,10 +81,17 @@ class Server:
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
         sites = sorted(self.transport.sites(minimum=1, timeout=self.settings.federation.timeout))
-        progress = self._restored() or self._begun(sites)
+        restored = self._restored()
+        self._announce(sites, done=restored.round if restored else 0)
+        progress = restored or self._begun(sites)
         while progress.round < self.settings.training.rounds:
             progress = self._next_round(progress, sites)
         return self._finished(progress, sites)
+
+    def _announce(self, sites: list[str], done: int) -> None:
+        rounds = self.settings.training.rounds
+        names = {"task": self.task.name, "method": self.method.key, "title": self.method.name}
+        self.watch({"phase": "start", "rounds": rounds, "done": done, "sites": sites} | names)
 
     # --- one round ---------------------------------------------------------------------------------------------
 
@@ -119,7 +126,9 @@ class Server:
         """
         started = time.perf_counter()
         number = progress.round + 1
-        requests = {site: self._request("train", progress, number, score=progress.round > 0) for site in sites}
+        requests = {
+            site: self._request("train", progress, number, score=progress.round > 0) for site in sites
+        }
         start = {name: progress.state[name] for name in self.shared}
         aggregation, measurements = Aggregation(self.method.server_rule, start, self.trainable), Mean()
         records: list[Record] = []
@@ -167,7 +176,9 @@ class Server:
             **more,
         )
 
-    def _accepted(self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]) -> Iterator[Reply]:
+    def _accepted(
+        self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]
+    ) -> Iterator[Reply]:
         """Ask all sites; yield the good replies in the order of names, and record why others are left out."""
         expected = {name: self.initial[name] for name in state_names}
         replies = self.transport.ask(requests, timeout=self.settings.federation.timeout)
@@ -192,7 +203,9 @@ class Server:
     def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
         needed = max(1, math.ceil(self.settings.federation.quorum * len(sites)))
         if num_answers < needed:
-            reasons = "; ".join(f"{record['site']}: {record['error']}" for record in records if "error" in record)
+            reasons = "; ".join(
+                f"{record['site']}: {record['error']}" for record in records if "error" in record
+            )
             raise RunError(
                 f"round {number}: {num_answers} of {len(sites)} sites gave a usable answer, {needed} are needed "
                 f"({reasons}). The last checkpoint is kept: go on with --resume"
@@ -212,7 +225,9 @@ class Server:
         steps = {"num_steps": reply.num_steps}
         return place | self._traffic(request, reply) | steps | dict(reply.metrics["train"])
 
-    def _score_records(self, number: int, reply: Reply, records: list[Record], **more: bool) -> dict[str, float]:
+    def _score_records(
+        self, number: int, reply: Reply, records: list[Record], **more: bool
+    ) -> dict[str, float]:
         """Record a reply's scores of the model of a round; return the validation metrics by site."""
         for phase in ("val", "test"):
             for site, scores in reply.metrics.get(phase, {}).items():
@@ -221,9 +236,20 @@ class Server:
         return {site: scores["metric"] for site, scores in reply.metrics.get("val", {}).items()}
 
     def _server_record(
-        self, number: int, losses: list[float], scores: Mapping[str, float], seconds: float, records: list[Record]
+        self,
+        number: int,
+        losses: list[float],
+        scores: Mapping[str, float],
+        seconds: float,
+        records: list[Record],
     ) -> Record:
-        record = {"round": number, "site": SERVER, "phase": "train", "loss": statistics.fmean(losses), "seconds": seconds}
+        record = {
+            "round": number,
+            "site": SERVER,
+            "phase": "train",
+            "loss": statistics.fmean(losses),
+            "seconds": seconds,
+        }
         if scores:
             record["previous_val"] = statistics.fmean(scores.values())
         left_out = [r["site"] for r in records if "error" in r]
@@ -253,7 +279,9 @@ class Server:
             try:
                 progress = self._read(version)
             except CorruptVersion as error:
-                logger.warning("checkpoint of round %d cannot be read, using the one before (%s)", version, error)
+                logger.warning(
+                    "checkpoint of round %d cannot be read, using the one before (%s)", version, error
+                )
                 continue
             self.folder.keep_records(progress.num_records)
             return progress
@@ -297,10 +325,15 @@ class Server:
         self.folder.finish(summary)
         return summary
 
-    def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, tuple[Progress, int]]:
+    def _selected(
+        self, progress: Progress, selection: Selection, sites: list[str]
+    ) -> dict[str, tuple[Progress, int]]:
         """For each site, the checkpoint and the round of its selected model."""
         if selection.per_site:  # every site has all of its model in its own store
-            return {site: (progress, selection.best[site].round if site in selection.best else progress.round) for site in sites}
+            return {
+                site: (progress, selection.best[site].round if site in selection.best else progress.round)
+                for site in sites
+            }
         best = selection.round_for(sites[0])
         try:
             chosen = progress if best == progress.round else self._read(best)
@@ -341,7 +374,11 @@ class Server:
             **(per_site if selection.per_site else {}),
             "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
             "details": details,
-            "versions": {"harmofl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "versions": {
+                "harmofl": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
             "seconds": seconds,
         }
 

@@ -30,7 +30,9 @@ class Store:
 
     def versions(self) -> list[int]:
         """The versions there are, oldest first."""
-        return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
+        return sorted(
+            int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors")
+        )
 
     def latest(self, at_most: int) -> int | None:
         """The newest version up to a round, as a site that missed rounds has no version of its own for them."""

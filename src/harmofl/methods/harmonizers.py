@@ -33,7 +33,9 @@ def check_band(band: Any) -> Band:
         return band  # type: ignore[return-value]
     if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= LARGEST_RADIUS:
         return float(band)
-    raise ValueError(f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)")
+    raise ValueError(
+        f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)"
+    )
 
 
 class Harmonizer(nn.Module):
@@ -112,7 +114,9 @@ class AmplitudeNormalization(Harmonizer):
     def forward(self, images: Tensor) -> Tensor:
         """Normalize images (N, C, H, W); in train mode, and unless frozen, learn from them first."""
         if tuple(images.shape[1:]) != self.image_shape:
-            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
+            raise ValueError(
+                f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}"
+            )
         if self.band == "none":
             return images
         learns = self.training and not self.frozen

@@ -88,7 +88,12 @@ def densenet121(channels: int, classes: int, features: int) -> Network:
 def densenet_small(channels: int, classes: int, features: int) -> Network:
     """A DenseNet of three short blocks, for small images and two cores."""
     return _densenet(
-        channels, classes, init_features=features, growth_rate=features // 2, block_config=(2, 2, 2), bn_size=2
+        channels,
+        classes,
+        init_features=features,
+        growth_rate=features // 2,
+        block_config=(2, 2, 2),
+        bn_size=2,
     )
 
 

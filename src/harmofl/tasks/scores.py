@@ -42,7 +42,9 @@ def segmentation_scores(logits: Sequence[Tensor], images: LabelledImages, thorou
         "metric": dice(hits, false_alarms, misses).mean().item(),
         "precision": _rate(hits, false_alarms),
         "recall": _rate(hits, misses),
-        "dice_per_case": dice(*(_per_group(c, images.groups) for c in (hits, false_alarms, misses))).mean().item(),
+        "dice_per_case": dice(*(_per_group(c, images.groups) for c in (hits, false_alarms, misses)))
+        .mean()
+        .item(),
     }
     return scores | (_hd95(found, truth) if thorough else {})
 

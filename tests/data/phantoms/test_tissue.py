@@ -50,6 +50,20 @@ def test_same_arguments_give_the_same_bits(phantom: ModuleType) -> None:
 
 
 @PHANTOMS
+def test_number_of_threads_neither_changes_the_bits_nor_is_changed(phantom: ModuleType) -> None:
+    images = []
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            images.append(phantom.make_site(phantom.SITES[0], 20, 64, 1.0, 0).images)
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*images)
+
+
+@PHANTOMS
 def test_drawing_leaves_the_global_random_state_alone(phantom: ModuleType) -> None:
     before = torch.get_rng_state()
     phantom.make_site(phantom.SITES[0], 2, 48, 1.0, 0)

@@ -25,7 +25,7 @@ from harmofl.data.phantoms.stain import (
 )
 
 # Difficulty. An image's atypia is normal with these means; its overlap bounds the accuracy that is possible.
-ATYPIA = (0.25, 0.75)
+ATYPIA = (0.22, 0.78)
 ATYPIA_SPREAD = 0.13
 # Each cue follows the atypia with a deviation of its own, so that no cue alone tells the label.
 CUE_SPREAD = 0.22
@@ -68,6 +68,7 @@ APPEARANCES = {
 SITES: tuple[str, ...] = tuple(APPEARANCES)
 
 
+@tissue.one_thread()
 def make_site(site: str, count: int, size: int, shift: float, seed: int) -> LabelledImages:
     """Draw one hospital's images, half of them tumor; `shift` scales its look away from the mean."""
     generator = site_generator(APPEARANCES, site, seed)

@@ -29,10 +29,10 @@ from harmofl.data.phantoms.stain import (
 
 # Difficulty: how dark nuclei are, how vesicular, how many are out of focus, how much hematoxylin their
 # cytoplasm takes up, and how much of the tissue is covered by each kind of thing that is not a nucleus.
-DARKNESS = (0.36, 0.95)
+DARKNESS = (0.42, 0.95)
 PALENESS = (0.1, 1.0)
-DEFOCUSED = (0.0, 0.4)
-BASOPHILIA = (0.08, 0.38)
+DEFOCUSED = (0.0, 0.3)
+BASOPHILIA = (0.08, 0.30)
 GHOST_COVERAGE = 0.04
 DEBRIS_COVERAGE = 0.02
 RED_CELL_COVERAGE = 0.03
@@ -59,8 +59,9 @@ class Content:
 # Measured on about 140 tiles of 128×128 pixels at 0.5 µm of each site (MoNuSAC2020 and MoNuSeg2018
 # CC BY-NC-SA 4.0, TNBC CC BY 4.0): stain vectors by Macenko's method; strengths are the 95th percentiles of
 # the two concentrations, background the 99.5th of intensity; noise from the median residual of a
-# second-difference filter. Gamma and blur are fitted: with them the phantom at 128×128 has about the tiles' mean and spread of
-# intensity and, relative to its contrast, their Laplacian. In the order of the fields of `Appearance`.
+# second-difference filter. Gamma and blur are fitted: with them the phantom at 128×128 has about the tiles'
+# mean and spread of intensity and, relative to its contrast, their Laplacian. In the order of the fields of
+# `Appearance`.
 # fmt: off
 APPEARANCES = {
     "MoNuSAC-kidney": Appearance(
@@ -78,7 +79,7 @@ APPEARANCES = {
 }
 # fmt: on
 # Of the same tiles: the median radius of the masks' components, the masks' share of the image, and the
-# optical density of nuclei above that around them, relative to the site's stain strength and to the mean site.
+# optical density of nuclei above that around them, relative to the site's stain and to the mean site.
 CONTENTS = {
     "MoNuSAC-kidney": Content(5.8, 0.194, 0.94),
     "MoNuSAC-lung": Content(6.3, 0.218, 0.82),
@@ -90,6 +91,7 @@ CONTENTS = {
 SITES: tuple[str, ...] = tuple(APPEARANCES)
 
 
+@tissue.one_thread()
 def make_site(site: str, count: int, size: int, shift: float, seed: int) -> LabelledImages:
     """Draw one site's images with instance masks; `shift` scales look and nuclei away from the mean."""
     generator = site_generator(APPEARANCES, site, seed)

@@ -1,0 +1,189 @@
+"""The commands: parse, call, show; no logic."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from harmofl import __version__
+from harmofl.errors import RunError, UsageError
+
+app = typer.Typer(
+    name="harmofl",
+    help="Train one model on medical images of several hospitals that look different, without sharing the images.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_options = {"debug": False}
+
+Out = Annotated[Path, typer.Option("--out", help="The folder to write; it must not hold a run yet.")]
+Assignments = Annotated[
+    list[str],
+    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="One setting; may be given several times."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")]
+
+
+def main() -> None:
+    """Run a command; every expected problem is one line on stderr and an exit code."""
+    try:
+        app()
+    except UsageError as error:
+        _fail(error, 2)
+    except RunError as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(error: Exception, code: int) -> None:
+    if _options["debug"]:
+        raise error
+    print(f"harmofl: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"harmofl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    _options["debug"] = debug
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="harmofl: %(message)s")
+    if not debug:
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+        warnings.simplefilter("ignore")  # other packages' deprecations are not for users to read
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder for the runs and the page.")] = Path(
+        "harmofl-demo"
+    ),
+    quiet: Quiet = False,
+) -> None:
+    """FedAvg and HarmoFL on five synthetic hospitals: a table and a page, in a few minutes.
+
+    Run again, it goes on where it was, or shows what is there.
+    """
+    from harmofl.console import display, show_table
+    from harmofl.demo import METHODS, run_demo
+
+    with display(len(METHODS), quiet) as watch:
+        runs, page = run_demo(out, watch)
+    show_table(runs)
+    print(f"\nThe whole story, with pictures: {page}")
+
+
+@app.command()
+def train(
+    out: Out,
+    task: Annotated[str | None, typer.Option(help="What is learned: see `harmofl tasks`.")] = None,
+    method: Annotated[str | None, typer.Option(help="How: see `harmofl methods`.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder of images; without one, the task's synthetic hospitals.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="smoke (seconds), small (minutes on two cores, the default), paper or paper-code."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")
+    ] = None,
+    assignments: Assignments = [],  # noqa: B006
+    seed: Annotated[
+        int | None, typer.Option(help="Changes initialization and order, never the data.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes side by side (0: one per core). Results do not depend on it."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto (CUDA if there is one), cpu or cuda.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    log: Annotated[
+        Literal["tensorboard"] | None, typer.Option(help="Also log to OUT/tensorboard (extra: tensorboard).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train one method on one task.
+
+    For example:  harmofl train --task nuclei --method harmofl --set method.radius=0.1 --out runs/first
+    """
+    from harmofl import api
+    from harmofl.console import display, interruptible, show_summary, tensorboard, together
+    from harmofl.settings import parse_assignments
+
+    settings = parse_assignments(assignments)
+    with (
+        interruptible(out),
+        display(1, quiet) as watch,
+        tensorboard(out, log == "tensorboard") as log_to_board,
+    ):
+        summary = api.train(
+            task,
+            method,
+            out=out,
+            data=data,
+            preset=preset,
+            config=config,
+            seed=seed,
+            workers=workers,
+            device=device,
+            settings=settings,
+            resume=resume,
+            watch=together(watch, log_to_board),
+        )
+    show_summary(summary, out)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.")],
+    data: Annotated[
+        Path | None, typer.Option(help="A folder of labelled images; without one, the synthetic hospitals.")
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")
+    ] = None,
+    assignments: Assignments = [],  # noqa: B006
+) -> None:
+    """Score a finished model per site.
+
+    For example, on hospitals that differ twice as much:  harmofl evaluate runs/first/model --set data.shift=2
+    """
+    from harmofl import api
+    from harmofl.console import show_scores
+    from harmofl.settings import parse_assignments
+
+    show_scores(api.evaluate(model, data=data, site=site, settings=parse_assignments(assignments)))
+
+
+@app.command()
+def methods() -> None:
+    """List the methods, with paper, settings and defaults."""
+    from harmofl.console import show_methods
+
+    show_methods()
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks, with their sites, presets and every setting of a run."""
+    from harmofl.console import show_tasks
+
+    show_tasks()

@@ -1,0 +1,223 @@
+"""What people see in a terminal: progress while training, tables afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harmofl.errors import UsageError
+
+if TYPE_CHECKING:
+    from harmofl.reporting.tables import RunResult
+
+Record = dict[str, Any]
+Watch = Callable[[Record], None]
+
+
+@contextmanager
+def display(num_runs: int, quiet: bool = False) -> Iterator[Watch]:
+    """Show rounds, sites, loss, score and time left; plain lines where nobody looks or with `quiet`."""
+    if quiet or not sys.stdout.isatty():
+        yield PlainLines()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console()) as progress:
+        yield LiveBars(progress)
+
+
+class PlainLines:
+    """One line per round."""
+
+    def __call__(self, record: Record) -> None:
+        """Print what concerns the whole federation, and every site that was left out."""
+        if record["phase"] == "start":
+            print(f"{record['title']} on {record['task']}: {record['rounds']} rounds", flush=True)
+        elif "error" in record:
+            print(f"  round {record['round']}: {record['site']} left out: {record['error']}", flush=True)
+        elif record["site"] == "server":
+            print(f"  round {record['round']}: {_state(record)}, {record['seconds']:.1f} s", flush=True)
+
+
+class LiveBars:
+    """A bar per run, with the sites that have answered in the current round."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bar: Any = None
+        self._num_sites = 0
+        self._answered = 0
+        self._state = ""
+
+    def __call__(self, record: Record) -> None:
+        """Move the bar."""
+        if record["phase"] == "start":
+            self._num_sites, self._answered = len(record["sites"]), 0
+            self._bar = self._progress.add_task(
+                f"{record['title']} on {record['task']}",
+                total=record["rounds"],
+                completed=record["done"],
+                state="",
+            )
+        elif "error" in record:
+            self._progress.console.print(
+                f"round {record['round']}: {record['site']} left out: {record['error']}"
+            )
+        elif record["site"] == "server":
+            self._state, self._answered = _state(record), 0
+            self._progress.update(self._bar, completed=record["round"], state=self._state)
+        elif record["phase"] == "train":
+            self._answered += 1
+            sites = f"{self._answered}/{self._num_sites} sites"
+            self._progress.update(self._bar, state=f"{sites} · {self._state}" if self._state else sites)
+
+
+def _state(record: Record) -> str:
+    loss = f"loss {record['loss']:.3f}"
+    return f"{loss}, validation {100 * record['previous_val']:.1f} %" if "previous_val" in record else loss
+
+
+@contextmanager
+def interruptible(out: Path) -> Iterator[None]:
+    """Say how to go on after Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            f"\nharmofl: stopped; go on with --resume --config {out / 'config.toml'} --out {out}",
+            file=sys.stderr,
+        )
+        raise
+
+
+@contextmanager
+def tensorboard(out: Path, wanted: bool) -> Iterator[Watch]:
+    """Log every number of every record, one curve per site."""
+    if not wanted:
+        yield lambda record: None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError("--log tensorboard needs an extra: pip install 'harmofl[tensorboard]'") from None
+    writers: list[Any] = []
+
+    def log(record: Record) -> None:
+        if record["phase"] == "start":
+            return
+        if not writers:  # made late, so that the run's folder is still empty when the run claims it
+            writers.append(SummaryWriter(str(out / "tensorboard")))
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and name not in ("round", "selected"):
+                writers[0].add_scalar(f"{record['phase']}-{name}/{record['site']}", value, record["round"])
+
+    try:
+        yield log
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+def together(*watches: Watch) -> Watch:
+    """Tell several watchers of every record."""
+
+    def watch(record: Record) -> None:
+        for each in watches:
+            each(record)
+
+    return watch
+
+
+def show_summary(summary: Mapping[str, Any], out: Path) -> None:
+    """The scores of one run, and where everything is."""
+    table = Table(title=f"{summary['title']} on {summary['task']}: test {summary['metric_name']} (%)")
+    scores = {name: value for name, value in summary["test"].items() if name != "std"}
+    for name in scores:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{100 * value:.2f}" for value in scores.values()))
+    console = Console()
+    console.print(table)
+    chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
+    console.print(
+        f"{chosen}, {summary['seconds']:.0f} s. The model: {out / 'model'}", highlight=False, soft_wrap=True
+    )
+
+
+def show_table(runs: Sequence[RunResult]) -> None:
+    """Several runs side by side."""
+    from harmofl.reporting.tables import score_table, to_rich
+
+    Console().print(to_rich(score_table(runs)))
+
+
+def show_scores(scores: Mapping[str, Mapping[str, float]]) -> None:
+    """Every metric, one row per site."""
+    names = list(dict.fromkeys(name for values in scores.values() for name in values))
+    table = Table("site", *names)
+    for site, values in scores.items():
+        table.add_row(site, *(f"{values[name]:.4f}" if name in values else "–" for name in names))
+    Console().print(table)
+
+
+def show_methods() -> None:
+    """Every method with its paper, idea, settings and defaults."""
+    from harmofl.methods.catalogue import CATALOGUE
+
+    table = Table(show_lines=True)
+    for heading in ("--method", "idea", "settings", "is FedAvg at"):
+        table.add_column(heading)
+    for method in CATALOGUE.values():
+        own = {f"method.{name}": value for name, value in method.settings.items()}
+        values = own | dict(method.defaults) | dict(method.requires)
+        settings = "\n".join(f"{name} = {value!r}" for name, value in values.items())
+        paper = f"\n[dim]{method.paper}[/dim]" if method.paper else ""
+        table.add_row(f"[bold]{method.key}[/bold]", method.idea + paper, settings, method.limit)
+    Console().print(table)
+
+
+def show_tasks() -> None:
+    """Every task with its sites and presets, then every setting of a run."""
+    from harmofl.settings import Section, Settings, flat
+    from harmofl.tasks import TASKS, find
+
+    console = Console()
+    table = Table(show_lines=True)
+    for heading in ("--task", "what", "score", "sites"):
+        table.add_column(heading)
+    for name in TASKS:
+        task = find(name)
+        table.add_row(f"[bold]{name}[/bold]", task.title, task.metric_name, ", ".join(task.sites))
+    console.print(table)
+
+    presets = Table(title="What the presets set", show_lines=False)
+    columns = [(name, preset) for name in TASKS for preset in ("small", "paper")]
+    presets.add_column("setting")
+    for name, preset in columns:
+        presets.add_column(f"{name}\n{preset}", justify="right")
+    values = [flat(dict(find(name).presets[preset])) for name, preset in columns]
+    for setting in dict.fromkeys(key for column in values for key in column):
+        presets.add_row(setting, *(str(column.get(setting, "")) for column in values))
+    console.print(presets)
+
+    settings = Table(
+        "--set", "default", "meaning", title="Every setting; presets and methods change some defaults"
+    )
+    for section_name, info in Settings.model_fields.items():
+        section = info.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            for name, field in section.model_fields.items():
+                settings.add_row(f"{section_name}.{name}", str(field.default), field.description or "")
+    console.print(settings)

@@ -1,0 +1,44 @@
+"""The demonstration: two methods on five synthetic hospitals, told as one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harmofl import api
+from harmofl.federation.records import RunFolder
+from harmofl.inference.folder import open_model
+from harmofl.reporting import figures
+from harmofl.reporting.page import page_for_runs
+from harmofl.reporting.tables import RunResult, read_run
+from harmofl.states import evaluating
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TASK = "histology"
+METHODS = ("fedavg", "harmofl")
+IMAGES_PER_SITE = 4
+
+
+def run_demo(out: Path, watch: Callable[[dict[str, Any]], None]) -> tuple[list[RunResult], Path]:
+    """Train what is not trained yet, and write the page."""
+    folders = [out / method for method in METHODS]
+    for method, folder in zip(METHODS, folders, strict=True):
+        begun = RunFolder(folder).config.exists()
+        api.train(TASK, method, preset="small", out=folder, resume=begun, watch=watch)
+    page = out / "report.html"
+    page_for_runs(folders, page, samples_figure=harmonized_samples(out / "harmofl" / "model"))
+    return [read_run(folder) for folder in folders], page
+
+
+def harmonized_samples(folder: Path) -> Figure:
+    """Images of every site before and after a trained model's harmonizer."""
+    model, task, settings, _ = open_model(folder)
+    rows = {}
+    with evaluating(model):
+        for name in task.sites:
+            images = task.load_site(name, settings.data).test[name].images[:IMAGES_PER_SITE]
+            rows[name] = {"before": images, "after harmonization": model.harmonizer(images)}
+    return figures.image_grid(rows, gray=task.name == "prostate")
