@@ -72,9 +72,7 @@ def _global_options(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="The folder for the runs and the page.")] = Path(
-        "harmofl-demo"
-    ),
+    out: Annotated[Path, typer.Option("--out", help="The folder for the runs and the page.")] = Path("harmofl-demo"),
     quiet: Quiet = False,
 ) -> None:
     """FedAvg and HarmoFL on five synthetic hospitals: a table and a page, in a few minutes.
@@ -102,13 +100,9 @@ def train(
         str | None,
         typer.Option(help="smoke (seconds), small (minutes on two cores, the default), paper or paper-code."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")] = None,
     assignments: Assignments = [],  # noqa: B006
-    seed: Annotated[
-        int | None, typer.Option(help="Changes initialization and order, never the data.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Changes initialization and order, never the data.")] = None,
     workers: Annotated[
         int | None,
         typer.Option(help="Processes side by side (0: one per core). Results do not depend on it."),
@@ -157,9 +151,7 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="A folder of labelled images; without one, the synthetic hospitals.")
     ] = None,
-    site: Annotated[
-        str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")
-    ] = None,
+    site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,
     assignments: Assignments = [],  # noqa: B006
 ) -> None:
     """Score a finished model per site.

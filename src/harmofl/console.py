@@ -73,9 +73,7 @@ class LiveBars:
                 state="",
             )
         elif "error" in record:
-            self._progress.console.print(
-                f"round {record['round']}: {record['site']} left out: {record['error']}"
-            )
+            self._progress.console.print(f"round {record['round']}: {record['site']} left out: {record['error']}")
         elif record["site"] == "server":
             self._state, self._answered = _state(record), 0
             self._progress.update(self._bar, completed=record["round"], state=self._state)
@@ -151,9 +149,7 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     console = Console()
     console.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
-    console.print(
-        f"{chosen}, {summary['seconds']:.0f} s. The model: {out / 'model'}", highlight=False, soft_wrap=True
-    )
+    console.print(f"{chosen}, {summary['seconds']:.0f} s. The model: {out / 'model'}", highlight=False, soft_wrap=True)
 
 
 def show_table(runs: Sequence[RunResult]) -> None:
@@ -212,9 +208,7 @@ def show_tasks() -> None:
         presets.add_row(setting, *(str(column.get(setting, "")) for column in values))
     console.print(presets)
 
-    settings = Table(
-        "--set", "default", "meaning", title="Every setting; presets and methods change some defaults"
-    )
+    settings = Table("--set", "default", "meaning", title="Every setting; presets and methods change some defaults")
     for section_name, info in Settings.model_fields.items():
         section = info.annotation
         if isinstance(section, type) and issubclass(section, Section):

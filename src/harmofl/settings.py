@@ -29,15 +29,9 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Which images, and how they are divided."""
 
-    images: Annotated[int, Field(ge=10)] = Field(
-        400, description="images (prostate: cases) per site of a phantom"
-    )
-    size: Annotated[int, Field(ge=16)] = Field(
-        96, description="height and width of the network's input, in pixels"
-    )
-    seed: Annotated[int, Field(ge=0)] = Field(
-        0, description="fixes splits and phantoms, apart from the run's seed"
-    )
+    images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
+    size: Annotated[int, Field(ge=16)] = Field(96, description="height and width of the network's input, in pixels")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
     shift: Annotated[float, Field(ge=0, le=3)] = Field(
         1.0, description="how different a phantom's sites look: 0 all alike, 1 like real hospitals"
     )
@@ -63,9 +57,7 @@ class TrainingSettings(Section):
     batch_size: Positive = Field(16, description="images in a step")
     optimizer: Literal["sgd", "adam"] = Field("adam", description="the sites' optimizer")
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="the sites' step size")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="SGD's momentum, Adam's first beta"
-    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD's momentum, Adam's first beta")
     second_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="Adam's second beta")
     weight_decay: Annotated[float, Field(ge=0)] = Field(1e-4, description="L2 penalty of the optimizer")
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="between rounds")
@@ -80,9 +72,7 @@ class FederationSettings(Section):
     server_learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="the server's step size")
     quorum: Fraction = Field(0.5, description="smallest part of the sites that makes a round")
     timeout: Annotated[float, Field(gt=0)] = Field(3600.0, description="seconds to wait for a site")
-    workers: Annotated[int, Field(ge=0)] = Field(
-        0, description="processes that train side by side; 0: one per core"
-    )
+    workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that train side by side; 0: one per core")
     threads: Positive = Field(1, description="threads per worker; results depend on it")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -19,9 +19,7 @@ def snapshot(module: nn.Module, names: Iterable[str] | None = None) -> State:
     live = module.state_dict()
     chosen = live if names is None else {name: live[name] for name in names}
     plain = torch.contiguous_format  # weights may be stored channels-last; what travels is not
-    return {
-        name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in chosen.items()
-    }
+    return {name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in chosen.items()}
 
 
 def load(module: nn.Module, *states: Mapping[str, Tensor]) -> None:
@@ -48,10 +46,10 @@ def num_bytes(*states: Mapping[str, Tensor]) -> int:
 
 
 @contextmanager
-def restored(tensors: Sequence[Tensor]) -> Iterator[None]:
+def restored(tensors: list[Tensor]) -> Iterator[None]:
     """Put tensors back, bit for bit, at the end of the block."""
     with torch.no_grad():
-        saved = torch._foreach_clone(tensors) if tensors else []
+        saved = torch._foreach_clone(tensors) if tensors else ()
     try:
         yield
     finally:

@@ -63,9 +63,7 @@ def test_convergence_is_the_mean_over_sites_and_skips_rounds_that_lack_one(make_
 def test_convergence_averages_seeds_over_the_rounds_they_share(make_run: MakeRun) -> None:
     rounds = [{1: {"A": 0.4, "B": 0.4}, 2: {"A": 0.5, "B": 0.5}}, {1: {"A": 0.6, "B": 0.6}}]
     runs = [
-        with_records(
-            make_run("fedavg", {"A": 0.9, "B": 0.8}, seed=seed), records("test", "metric", rounds[seed])
-        )
+        with_records(make_run("fedavg", {"A": 0.9, "B": 0.8}, seed=seed), records("test", "metric", rounds[seed]))
         for seed in (0, 1)
     ]
     axes = figures.convergence(runs).axes[0]

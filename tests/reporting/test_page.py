@@ -146,8 +146,7 @@ def test_page_without_config_files_can_still_be_made(two_runs: list[RunResult], 
 def test_summary_says_who_is_ahead_and_where(two_runs: list[RunResult]) -> None:
     lead, sites, seeds, phantoms = summarize(two_runs)
     assert lead == (
-        "HarmoFL is ahead with 82.0 % average test accuracy over 3 hospitals, "
-        "2.0 points more than FedAvg (80.0 %)."
+        "HarmoFL is ahead with 82.0 % average test accuracy over 3 hospitals, 2.0 points more than FedAvg (80.0 %)."
     )
     assert sites == (
         "HarmoFL does best at hospital A (92.0 %) and worst at hospital C (76.0 %); "

@@ -66,7 +66,7 @@ def split(
 ) -> tuple[LabelledImages, LabelledImages, LabelledImages]:
     """Train, val and test: 20 % of the patients (or images) to test, then 20 % of the rest to val."""
     groups = images.groups if by == "patient" else torch.arange(len(images))
-    members = groups.unique()
+    members = torch.unique(groups)
     generator = torch.Generator().manual_seed(seed_of(seed, site, "split"))
     order = members[torch.randperm(len(members), generator=generator)]
     num_test = max(1, round(0.2 * len(order)))

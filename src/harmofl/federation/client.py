@@ -56,9 +56,7 @@ class Client:
         self.model_folder = model_folder
         self.device = choose_device(settings.device)
         self.shared = method.shares(model.network)
-        self._blank_harmonizer = copy.deepcopy(
-            method.harmonizer(model_image_shape(task, settings)).state_dict()
-        )
+        self._blank_harmonizer = copy.deepcopy(method.harmonizer(model_image_shape(task, settings)).state_dict())
 
     def answer(self, request: Request) -> Reply:
         """Do what is asked; whatever goes wrong here becomes the reply's error, and the round goes on elsewhere."""
@@ -82,12 +80,8 @@ class Client:
         self._receive(request, version=request.round)
         self.model.harmonizer.freeze()
         if request.thorough and len(self.shared) < len(self.model.network.state_dict()):
-            write_model(
-                self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round
-            )
-        return Reply(
-            self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train)
-        )
+            write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
+        return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
         kept = self._receive(request, version=request.round - 1)
@@ -116,9 +110,7 @@ class Client:
         weights = list(network.parameters())
         start = torch._foreach_clone([weight.detach() for weight in weights])
         terms = self._penalty_terms(start, previous)
-        generator = Generator().manual_seed(
-            seed_of(self.settings.seed, round_number, self.site.name, "order")
-        )
+        generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
         total_loss = torch.zeros((), device=self.device)
         total_drift = torch.zeros((), device=self.device)
         num_steps, num_images = 0, 0
@@ -227,7 +219,7 @@ def to_device(images: Tensor, device: torch.device) -> Tensor:
 
 def in_batches(order: Tensor, size: int) -> list[Tensor]:
     """Batches of a size; a last batch of one image joins the one before, as batch norm needs two."""
-    batches = list(order.split(size))
+    batches = list(torch.split(order, size))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches

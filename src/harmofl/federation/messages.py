@@ -60,7 +60,7 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def _plain(message: Request | Reply) -> dict[str, Any]:
-    empty = {"state": {}, "measurement": {}}
+    empty: dict[str, State] = {"state": {}, "measurement": {}}
     return asdict(type(message)(**{**vars(message), **empty}))
 
 

@@ -59,11 +59,7 @@ class RunFolder:
         if resume:
             self._check_resumable(settings)
         elif self.path.is_dir() and any(self.path.iterdir()):
-            reason = (
-                "already holds a run: add --resume to go on with it"
-                if self.config.exists()
-                else "is not empty"
-            )
+            reason = "already holds a run: add --resume to go on with it" if self.config.exists() else "is not empty"
             raise UsageError(f"{self.path} {reason}, or choose another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         self._claim()
@@ -112,11 +108,7 @@ class RunFolder:
 
     def keep_records(self, count: int) -> None:
         """Drop what was recorded after a checkpoint: it will be recorded again."""
-        lines = (
-            self.records.read_text(encoding="utf-8").splitlines(keepends=True)
-            if self.records.exists()
-            else []
-        )
+        lines = self.records.read_text(encoding="utf-8").splitlines(keepends=True) if self.records.exists() else []
         if len(lines) < count:
             raise RunError(f"{self.records}: {len(lines)} records, but the checkpoint knows of {count}")
         write_whole(self.records, "".join(lines[:count]))

@@ -20,7 +20,7 @@ from harmofl.federation.checks import Mean, in_order, problem_with
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.selection import Selection
-from harmofl.federation.store import CorruptVersion
+from harmofl.federation.store import CorruptVersionError
 from harmofl.federation.transports import Transport
 from harmofl.inference.folder import describe_model, open_model, write_model
 from harmofl.methods.method import Method
@@ -126,9 +126,7 @@ class Server:
         """
         started = time.perf_counter()
         number = progress.round + 1
-        requests = {
-            site: self._request("train", progress, number, score=progress.round > 0) for site in sites
-        }
+        requests = {site: self._request("train", progress, number, score=progress.round > 0) for site in sites}
         start = {name: progress.state[name] for name in self.shared}
         aggregation, measurements = Aggregation(self.method.server_rule, start, self.trainable), Mean()
         records: list[Record] = []
@@ -203,9 +201,7 @@ class Server:
     def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
         needed = max(1, math.ceil(self.settings.federation.quorum * len(sites)))
         if num_answers < needed:
-            reasons = "; ".join(
-                f"{record['site']}: {record['error']}" for record in records if "error" in record
-            )
+            reasons = "; ".join(f"{record['site']}: {record['error']}" for record in records if "error" in record)
             raise RunError(
                 f"round {number}: {num_answers} of {len(sites)} sites gave a usable answer, {needed} are needed "
                 f"({reasons}). The last checkpoint is kept: go on with --resume"
@@ -225,9 +221,7 @@ class Server:
         steps = {"num_steps": reply.num_steps}
         return place | self._traffic(request, reply) | steps | dict(reply.metrics["train"])
 
-    def _score_records(
-        self, number: int, reply: Reply, records: list[Record], **more: bool
-    ) -> dict[str, float]:
+    def _score_records(self, number: int, reply: Reply, records: list[Record], **more: bool) -> dict[str, float]:
         """Record a reply's scores of the model of a round; return the validation metrics by site."""
         for phase in ("val", "test"):
             for site, scores in reply.metrics.get(phase, {}).items():
@@ -278,10 +272,8 @@ class Server:
         for version in reversed(self.folder.checkpoints.versions()):
             try:
                 progress = self._read(version)
-            except CorruptVersion as error:
-                logger.warning(
-                    "checkpoint of round %d cannot be read, using the one before (%s)", version, error
-                )
+            except CorruptVersionError as error:
+                logger.warning("checkpoint of round %d cannot be read, using the one before (%s)", version, error)
                 continue
             self.folder.keep_records(progress.num_records)
             return progress
@@ -325,9 +317,7 @@ class Server:
         self.folder.finish(summary)
         return summary
 
-    def _selected(
-        self, progress: Progress, selection: Selection, sites: list[str]
-    ) -> dict[str, tuple[Progress, int]]:
+    def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, tuple[Progress, int]]:
         """For each site, the checkpoint and the round of its selected model."""
         if selection.per_site:  # every site has all of its model in its own store
             return {
@@ -337,9 +327,9 @@ class Server:
         best = selection.round_for(sites[0])
         try:
             chosen = progress if best == progress.round else self._read(best)
-        except CorruptVersion as error:
+        except CorruptVersionError as error:
             raise RunError(f"the checkpoint of the best round cannot be read: {error}") from None
-        return {site: (chosen, best) for site in sites}
+        return dict.fromkeys(sites, (chosen, best))
 
     def _write_model(self, chosen: Progress, selection: Selection) -> None:
         """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""

@@ -14,7 +14,7 @@ from harmofl.files import write_whole
 from harmofl.states import State
 
 
-class CorruptVersion(Exception):
+class CorruptVersionError(Exception):
     """A file that cannot be read: cut short or damaged."""
 
 
@@ -30,9 +30,7 @@ class Store:
 
     def versions(self) -> list[int]:
         """The versions there are, oldest first."""
-        return sorted(
-            int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors")
-        )
+        return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.safetensors"))
 
     def latest(self, at_most: int) -> int | None:
         """The newest version up to a round, as a site that missed rounds has no version of its own for them."""
@@ -49,7 +47,7 @@ class Store:
                 notes = json.loads((file.metadata() or {})["notes"])
                 return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise CorruptVersion(f"{self.path(version)}: {error}") from None
+            raise CorruptVersionError(f"{self.path(version)}: {error}") from None
 
     def prune(self, keep: Iterable[int]) -> None:
         """Remove every version that none of these rounds would start from."""

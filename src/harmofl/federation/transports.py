@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -90,13 +90,20 @@ class InProcess:
         """Nothing is left running."""
 
 
+def worker_context() -> Any:
+    """Processes that start from a clean one that has torch and MONAI in memory already, where there are such."""
+    if os.name != "posix":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harmofl.federation.transports", "monai.networks.nets", "monai.losses"])
+    return context
+
+
 class Worker:
     """A process that answers for sites, one request at a time, in the encoding that travels between machines."""
 
     def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
-        context = multiprocessing.get_context("forkserver" if os.name == "posix" else "spawn")
-        if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(["harmofl.federation.transports"])  # torch is imported once
+        context = worker_context()
         self.connection, other_end = context.Pipe()
         self.process: BaseProcess = context.Process(
             target=_serve, args=(other_end, settings, method, folder), daemon=True

@@ -29,9 +29,7 @@ def write_model(
     describe_model(folder, task, settings, sites, best_round)
 
 
-def describe_model(
-    folder: Path, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None
-) -> None:
+def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None) -> None:
     """Write `model.json`; without weights beside it, each site's own model lies in `sites/NAME/`."""
     size = settings.data.size
     description = {

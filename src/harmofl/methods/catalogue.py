@@ -70,7 +70,7 @@ harmofl = Method(
     harmonizer=NormalizeAmplitude(band="dc", decay=0.1, schedule="before-training"),
     step=PerturbedDescent(radius=0.05),
     paper="Jiang, Wang and Dou, AAAI 2022",
-    idea="Images take the amplitude averaged over all sites; each step descends with the gradient at perturbed weights.",
+    idea="Images take the amplitude averaged over all sites; each step descends with the gradient found nearby.",
     limit='band = "none" and radius = 0',
 )
 
@@ -91,8 +91,7 @@ centralized = replace(
 )
 
 CATALOGUE: dict[str, Method] = {
-    method.key: method
-    for method in (fedavg, fedprox, fednova, fedadam, fedbn, moon, harmofl, local, centralized)
+    method.key: method for method in (fedavg, fedprox, fednova, fedadam, fedbn, moon, harmofl, local, centralized)
 }
 
 

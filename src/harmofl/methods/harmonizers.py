@@ -33,9 +33,7 @@ def check_band(band: Any) -> Band:
         return band  # type: ignore[return-value]
     if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= LARGEST_RADIUS:
         return float(band)
-    raise ValueError(
-        f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)"
-    )
+    raise ValueError(f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)")
 
 
 class Harmonizer(nn.Module):
@@ -74,12 +72,13 @@ class AmplitudeNormalization(Harmonizer):
     """
 
     amplitude: Tensor
+    inside: Tensor | None
     bias: Tensor
     frozen: Tensor
 
     def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
         super().__init__()
-        self.image_shape = tuple(image_shape)
+        self.image_shape: ImageShape = image_shape
         self.band = check_band(band)
         self.decay = decay
         if not 0 <= decay <= 1:
@@ -113,10 +112,8 @@ class AmplitudeNormalization(Harmonizer):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalize images (N, C, H, W); in train mode, and unless frozen, learn from them first."""
-        if tuple(images.shape[1:]) != self.image_shape:
-            raise ValueError(
-                f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}"
-            )
+        if images.shape[1:] != self.image_shape:
+            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
         if self.band == "none":
             return images
         learns = self.training and not self.frozen
@@ -143,10 +140,12 @@ class AmplitudeNormalization(Harmonizer):
         ratio = torch.where(has_phase, target / torch.where(has_phase, amplitudes, 1.0), 1.0)
         ratio[..., 0, 0] = 0.0
         zero_frequency = _signed(target[..., :1, :1], spectrum.real[..., :1, :1]) / self._num_pixels()
-        return torch.fft.irfft2(spectrum * ratio, s=images.shape[-2:]) + zero_frequency
+        normalized: Tensor = torch.fft.irfft2(spectrum * ratio, s=images.shape[-2:]) + zero_frequency
+        return normalized
 
     def _num_pixels(self) -> int:
-        return self.image_shape[1] * self.image_shape[2]
+        _, height, width = self.image_shape
+        return height * width
 
     def _inside(self, amplitudes: Tensor) -> Tensor:
         return amplitudes if self.inside is None else amplitudes[..., self.inside]

@@ -60,9 +60,7 @@ class Method:
     def with_settings(self, **values: Any) -> Method:
         """The same method with other values for some of its pieces' settings."""
         for name in values.keys() - self.settings.keys():
-            raise unknown_name(
-                f"setting of {self.name}", f"method.{name}", [f"method.{n}" for n in self.settings]
-            )
+            raise unknown_name(f"setting of {self.name}", f"method.{name}", [f"method.{n}" for n in self.settings])
         return replace(
             self,
             harmonizer=_updated(self.harmonizer, values),
@@ -96,9 +94,7 @@ def describe(error: ValidationError, prefix: str = "") -> str:
     """One line that names each wrong setting, its value and what is allowed."""
     lines = []
     for problem in error.errors(include_url=False):
-        name = prefix + ".".join(
-            str(part) for part in problem["loc"] if part not in ("method", "function-before")
-        )
+        name = prefix + ".".join(str(part) for part in problem["loc"] if part not in ("method", "function-before"))
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         lines.append(f"{name} = {problem['input']!r}: must be {message}")
     return "; ".join(dict.fromkeys(lines))

@@ -92,7 +92,7 @@ class ModelContrast:
 
 def squared_distance(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
     """‖first − second‖² over lists of tensors, differentiable."""
-    norms = torch._foreach_norm(torch._foreach_sub(first, second))
+    norms = torch._foreach_norm(torch._foreach_sub(list(first), list(second)))
     return torch.stack(norms).square().sum()
 
 

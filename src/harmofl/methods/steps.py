@@ -49,12 +49,7 @@ class PerturbedDescent:
         device = next(model.parameters()).device
         random_state = _random_state(device)
         loss = _take_gradient(optimizer, compute_loss)
-        weights = [
-            weight
-            for group in optimizer.param_groups
-            for weight in group["params"]
-            if weight.grad is not None
-        ]
+        weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
         with restored(weights), restored(list(model.buffers())):
             _climb(weights, self.radius)
             _set_random_state(device, random_state)

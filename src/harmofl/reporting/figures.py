@@ -268,9 +268,7 @@ def _lanes(num_methods: int) -> list[float]:
     return [float(lane) for lane in np.linspace(-width / 2, width / 2, num_methods)]
 
 
-def _draw_site_dots(
-    axes: Axes, method: MethodScores, sites: Sequence[str], lane: float, style: dict[str, Any]
-) -> None:
+def _draw_site_dots(axes: Axes, method: MethodScores, sites: Sequence[str], lane: float, style: dict[str, Any]) -> None:
     means = [method.mean_at(site) for site in sites]
     spreads = [sample_std(method.at(site)) or 0.0 for site in sites]
     rows = [row + lane for row in range(len(sites))]

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def page_for_runs(
-    folders: Sequence[Path | str], out: Path | str, samples_figure: Figure | None = None
-) -> None:
+def page_for_runs(folders: Sequence[Path | str], out: Path | str, samples_figure: Figure | None = None) -> None:
     """Write the page about these run folders, with a title and a summary computed from their records."""
     runs = [read_run(folder) for folder in folders]
     write_page(
@@ -93,9 +91,7 @@ def _write_atomically(path: Path, text: str) -> None:
 def _render(**values: Any) -> str:
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     source = resources.files("harmofl.reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).render(**values)
 
@@ -211,19 +207,14 @@ def _failures(runs: Sequence[RunResult]) -> list[str]:
         return []
     sites = [_hospital(str(site)) for site in dict.fromkeys(record["site"] for record in failed)]
     left_out = "was" if len(failed) == 1 else "were"
-    return [
-        f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({_listed(sites)})."
-    ]
+    return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({_listed(sites)})."]
 
 
 def _phantoms(runs: Sequence[RunResult]) -> list[str]:
     sources = [run.settings["data"].get("folder") for run in runs if "data" in run.settings]
     if not sources or any(sources):
         return []
-    return [
-        "The images are phantoms, made by this software: they show how methods behave, "
-        "not how well they diagnose."
-    ]
+    return ["The images are phantoms, made by this software: they show how methods behave, not how well they diagnose."]
 
 
 def _is_level(first: float, second: float) -> bool:

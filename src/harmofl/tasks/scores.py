@@ -42,9 +42,7 @@ def segmentation_scores(logits: Sequence[Tensor], images: LabelledImages, thorou
         "metric": dice(hits, false_alarms, misses).mean().item(),
         "precision": _rate(hits, false_alarms),
         "recall": _rate(hits, misses),
-        "dice_per_case": dice(*(_per_group(c, images.groups) for c in (hits, false_alarms, misses)))
-        .mean()
-        .item(),
+        "dice_per_case": dice(*(_per_group(c, images.groups) for c in (hits, false_alarms, misses))).mean().item(),
     }
     return scores | (_hd95(found, truth) if thorough else {})
 
@@ -65,7 +63,7 @@ def _rate(hits: Tensor, errors: Tensor) -> float:
 
 
 def _per_group(counts: Tensor, groups: Tensor) -> Tensor:
-    _, places = groups.unique(return_inverse=True)
+    _, places = torch.unique(groups, return_inverse=True)
     return torch.zeros(int(places.max()) + 1, dtype=counts.dtype).index_add_(0, places, counts)
 
 

@@ -73,8 +73,7 @@ def test_drawing_leaves_the_global_random_state_alone(phantom: ModuleType) -> No
 @PHANTOMS
 def test_seeds_and_sites_give_different_images(phantom: ModuleType) -> None:
     one, other_seed, other_site = (
-        phantom.make_site(phantom.SITES[site], 2, 48, 0.0, seed).images
-        for site, seed in ((0, 0), (0, 1), (1, 0))
+        phantom.make_site(phantom.SITES[site], 2, 48, 0.0, seed).images for site, seed in ((0, 0), (0, 1), (1, 0))
     )
     assert not torch.equal(one, other_seed)
     assert not torch.equal(one, other_site)
@@ -199,8 +198,7 @@ def test_picture_follows_the_law_of_beer_and_lambert() -> None:
     look, generator = plain(), torch.Generator()
     picture = stain.photograph(torch.ones(1, 8, 8), torch.zeros(1, 8, 8), look, torch.ones(1, 2), generator)
     expected = [
-        light * math.exp(-1.5 * density)
-        for light, density in zip(look.background, look.hematoxylin, strict=True)
+        light * math.exp(-1.5 * density) for light, density in zip(look.background, look.hematoxylin, strict=True)
     ]
     assert picture[0, :, 4, 4].tolist() == pytest.approx(expected, rel=1e-4)
 
@@ -216,9 +214,7 @@ def test_stain_varies_mildly_and_patients_share_a_part_of_it() -> None:
     logarithms = stain.stain_variation(groups, torch.Generator().manual_seed(0)).log()
     within = logarithms[:, 0].view(-1, 8).std(1).square().mean().sqrt()
     assert within == pytest.approx(stain.IMAGE_STAIN_SPREAD, rel=0.1)
-    assert logarithms.std() == pytest.approx(
-        math.hypot(stain.IMAGE_STAIN_SPREAD, stain.PATIENT_STAIN_SPREAD), rel=0.1
-    )
+    assert logarithms.std() == pytest.approx(math.hypot(stain.IMAGE_STAIN_SPREAD, stain.PATIENT_STAIN_SPREAD), rel=0.1)
 
 
 @PHANTOMS

@@ -79,9 +79,7 @@ def make_site(site: str, count: int, size: int, shift: float, seed: int) -> Labe
     chunk = tissue.images_at_once(size)
     images = [
         photograph(*_tissue(some_labels, size, generator), appearance, some_variation, generator)
-        for some_labels, some_variation in zip(
-            torch.split(labels, chunk), torch.split(variation, chunk), strict=True
-        )
+        for some_labels, some_variation in zip(torch.split(labels, chunk), torch.split(variation, chunk), strict=True)
     ]
     return LabelledImages(torch.cat(images), labels, patients)
 

@@ -29,10 +29,10 @@ from harmofl.data.phantoms.stain import (
 
 # Difficulty: how dark nuclei are, how vesicular, how many are out of focus, how much hematoxylin their
 # cytoplasm takes up, and how much of the tissue is covered by each kind of thing that is not a nucleus.
-DARKNESS = (0.42, 0.95)
+DARKNESS = (0.36, 0.95)
 PALENESS = (0.1, 1.0)
-DEFOCUSED = (0.0, 0.3)
-BASOPHILIA = (0.08, 0.30)
+DEFOCUSED = (0.0, 0.4)
+BASOPHILIA = (0.08, 0.38)
 GHOST_COVERAGE = 0.04
 DEBRIS_COVERAGE = 0.02
 RED_CELL_COVERAGE = 0.03
@@ -135,9 +135,7 @@ def _population(batch: int, scale: float, content: Content, generator: torch.Gen
     )
 
 
-def _tissue(
-    batch: int, size: int, content: Content, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
+def _tissue(batch: int, size: int, content: Content, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Hematoxylin, eosin and instance masks, each (B, H, W)."""
     scale = math.sqrt(size / REFERENCE_SIZE)
     population = _population(batch, scale, content, generator)

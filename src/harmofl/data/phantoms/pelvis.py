@@ -237,9 +237,7 @@ class _Painter:
     def muscles(self) -> None:
         # The obturator internus lines the pelvic wall and bends inwards at the back.
         bent = (
-            self.side
-            - self.anatomy["obturator_x"]
-            + 0.045 * (self.y - 0.2) ** 2 * torch.where(self.y > 0.2, 1.0, 0.5)
+            self.side - self.anatomy["obturator_x"] + 0.045 * (self.y - 0.2) ** 2 * torch.where(self.y > 0.2, 1.0, 0.5)
         )
         self.paint(_ellipse(bent, self.y - 0.3, 1.1, 3.9), self.streaked_muscle())
 

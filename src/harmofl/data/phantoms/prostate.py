@@ -119,9 +119,7 @@ class _Patients:
     def cases(self, start: int, stop: int) -> _Patients:
         appearance = {name: values[start:stop] for name, values in self.appearance.items()}
         tissues = {name: values[start:stop] for name, values in self.tissues.items()}
-        return _Patients(
-            self.anatomy.cases(start, stop), appearance, tissues, self.bias[start:stop], self.blur
-        )
+        return _Patients(self.anatomy.cases(start, stop), appearance, tissues, self.bias[start:stop], self.blur)
 
 
 def _draw_patients(appearance: Appearance, cases: int, generator: torch.Generator) -> _Patients:

@@ -132,9 +132,7 @@ def fibre_noise(batch: int, size: int, width: float, length: float, generator: t
     rows, columns = _frequencies(size)
     along = rows * angle.sin() + columns * angle.cos()
     across = columns * angle.sin() - rows * angle.cos()
-    strands = _filtered(
-        torch.exp(-2 * math.pi**2 * ((length * along) ** 2 + (width * across) ** 2)), batch, generator
-    )
+    strands = _filtered(torch.exp(-2 * math.pi**2 * ((length * along) ** 2 + (width * across) ** 2)), batch, generator)
     return _warped(strands, 3 * width * smooth_noise(batch, size, length, generator), angle)
 
 
@@ -179,10 +177,7 @@ def populate(population: Population, gaps: Tensor, generator: torch.Generator) -
     def around(mean: Tensor, spread: float) -> Tensor:
         return mean[:, None] + normal(shape, 0, spread, generator)
 
-    radius = (
-        population.radius[:, None]
-        * (population.size_variation[:, None] * normal(shape, 0, 1, generator)).exp()
-    )
+    radius = population.radius[:, None] * (population.size_variation[:, None] * normal(shape, 0, 1, generator)).exp()
     covered = (math.pi * radius**2).cumsum(1) / area
     radius = torch.where(covered <= population.coverage[:, None], radius, torch.zeros_like(radius))
     centers = uniform((*shape, 2), -margin, size + margin, generator)
@@ -328,9 +323,7 @@ def surroundings(
     """Hematoxylin haze and eosin (B, H, W) of cells and fibres; `scale` is in pixels per 0.5 µm."""
     batch, size = gaps.shape[0], gaps.shape[-1]
     cells = draw(replace(nuclei, radius=CELL_RADIUS * nuclei.radius, waves=0.5 * nuclei.waves), size)
-    body = blurred((cells.depth / 0.12).clamp(0, 1), 0.4) * (
-        1 - 0.5 * blurred(_borders(cells.place), 0.5 * scale)
-    )
+    body = blurred((cells.depth / 0.12).clamp(0, 1), 0.4) * (1 - 0.5 * blurred(_borders(cells.place), 0.5 * scale))
     cloudy = (1 + 0.25 * smooth_noise(batch, size, 1.1 * scale, generator)).clamp(min=0)
     tint = per_pixel(normal(nuclei.radius.shape, 1, 0.12, generator), cells)
     cytoplasm = population.cytoplasm[:, None, None] * tint * cloudy
