@@ -18,8 +18,12 @@ def snapshot(module: nn.Module, names: Iterable[str] | None = None) -> State:
     """
     live = module.state_dict()
     chosen = live if names is None else {name: live[name] for name in names}
-    plain = torch.contiguous_format  # weights may be stored channels-last; what travels is not
-    return {name: tensor.detach().to("cpu", copy=True, memory_format=plain) for name, tensor in chosen.items()}
+    return {name: plain_copy(tensor) for name, tensor in chosen.items()}
+
+
+def plain_copy(tensor: Tensor) -> Tensor:
+    """A copy on the CPU in the plain layout: weights may be stored channels-last, but never travel or rest so."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def load(module: nn.Module, *states: Mapping[str, Tensor]) -> None:

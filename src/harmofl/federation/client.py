@@ -22,7 +22,7 @@ from harmofl.methods.method import Method
 from harmofl.methods.penalties import Batch, Reference, Represent, Term, squared_distance
 from harmofl.models.network import Model, Network
 from harmofl.settings import Settings
-from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
+from harmofl.states import State, evaluating, load, plain_copy, prefixed, snapshot, unprefixed
 from harmofl.tasks.scores import Scores
 from harmofl.tasks.task import Task
 
@@ -266,19 +266,24 @@ def optimizer_tensors(optimizer: Optimizer) -> State:
     """The optimizer's memory as `weight.name` tensors."""
     states: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
     return {
-        f"{weight}.{name}": torch.as_tensor(value).detach().to("cpu", copy=True)
+        f"{weight}.{name}": plain_copy(torch.as_tensor(value))
         for weight, values in states.items()
         for name, value in values.items()
         if value is not None
     }
 
 
+@torch.no_grad()
 def restore_optimizer(optimizer: Optimizer, tensors: State) -> None:
     """Put the optimizer's memory back; with no tensors it stays new."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     states: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
-        weight, name = key.split(".")
-        states.setdefault(int(weight), {})[name] = tensor
+        index, name = key.split(".")
+        weight = weights[int(index)]
+        # The layout of the weight, without which the optimizer's fused operations fall back to slow ones.
+        value = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape else tensor
+        states.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -201,7 +201,11 @@ class Server:
     def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
         needed = max(1, math.ceil(self.settings.federation.quorum * len(sites)))
         if num_answers < needed:
-            reasons = "; ".join(f"{record['site']}: {record['error']}" for record in records if "error" in record)
+            sites_by_reason: dict[str, list[str]] = {}
+            for record in records:
+                if "error" in record:
+                    sites_by_reason.setdefault(record["error"], []).append(record["site"])
+            reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites_by_reason.items())
             raise RunError(
                 f"round {number}: {num_answers} of {len(sites)} sites gave a usable answer, {needed} are needed "
                 f"({reasons}). The last checkpoint is kept: go on with --resume"

@@ -1,0 +1,151 @@
+"""Are the synthetic hospitals neither trivial nor hopeless? Both conditions, from runs whose records are kept.
+
+At shift 1, `centralized` must exceed FedAvg by at least 3 points: the sites really look different. At shift 0, where
+they look alike, every other method must be within 1.5 points of FedAvg. Three seeds each, preset `small`.
+
+    python benchmarks/phantoms.py            run what is missing, then write results/phantoms.md
+    python benchmarks/phantoms.py --report   only write the page from the records
+
+A cell is done once its summary lies in results/phantoms/, so the grid can be filled in several sittings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+TASKS = ("histology", "nuclei", "prostate")
+SEEDS = (0, 1, 2)
+DIFFERENT = {1.0: ("centralized", "fedavg")}
+ALIKE = {0.0: ("fedavg", "fedprox", "fednova", "fedbn", "moon", "harmofl")}
+LEAST_GAIN, LARGEST_GAP = 3.0, 1.5
+
+
+@dataclass(frozen=True)
+class Cell:
+    task: str
+    shift: float
+    method: str
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return RESULTS / "phantoms" / self.task / f"shift-{self.shift:g}" / self.method / f"seed-{self.seed}"
+
+    def score(self) -> float:
+        summary = json.loads((self.folder / "summary.json").read_text())
+        return 100 * float(summary["test"]["average"])
+
+
+def cells() -> list[Cell]:
+    return [
+        Cell(task, shift, method, seed)
+        for seed in SEEDS
+        for task in TASKS
+        for shift, methods in (DIFFERENT | ALIKE).items()
+        for method in methods
+    ]
+
+
+def run(cell: Cell) -> tuple[Cell, float]:
+    """Train one cell and keep its summary, its configuration and its scores of every round."""
+    import harmofl
+
+    warnings.simplefilter("ignore")
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "run"
+        settings = {"data.shift": cell.shift}
+        harmofl.train(cell.task, cell.method, preset="small", seed=cell.seed, workers=1, settings=settings, out=out)
+        cell.folder.mkdir(parents=True, exist_ok=True)
+        write_rounds(out / "records.jsonl", cell.folder / "rounds.csv")
+        shutil.copy(out / "config.toml", cell.folder)
+        shutil.copy(out / "summary.json", cell.folder)
+    return cell, time.perf_counter() - started
+
+
+def write_rounds(records: Path, target: Path) -> None:
+    """One line per round and site: validation and test score, training loss, drift."""
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for line in records.read_text().splitlines():
+        record = json.loads(line)
+        if record["site"] == "server" or record.get("selected") or record["phase"] == "amplitude":
+            continue
+        row = rows.setdefault((record["round"], record["site"]), {})
+        names = {"loss": "loss", "drift": "drift"} if record["phase"] == "train" else {"metric": record["phase"]}
+        row |= {column: f"{record[name]:.5g}" for name, column in names.items()}
+    with target.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["round", "site", "val", "test", "loss", "drift"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"round": number, "site": site} | row for (number, site), row in sorted(rows.items()))
+
+
+def mean(task: str, shift: float, method: str) -> tuple[float, float]:
+    """Mean over seeds of the average over sites, and its std over seeds."""
+    scores = [Cell(task, shift, method, seed).score() for seed in SEEDS]
+    return statistics.fmean(scores), statistics.stdev(scores)
+
+
+def report() -> str:
+    lines = [
+        "# Are the synthetic hospitals neither trivial nor hopeless?",
+        "",
+        "Written by `python benchmarks/phantoms.py` from the records beside this file: preset `small`, seeds 0, 1, 2;",
+        "mean over sites of the test score of the selected round, in percent (std over seeds in brackets).",
+        "",
+        f"## The hospitals look different (shift 1): `centralized` must exceed FedAvg by {LEAST_GAIN:g} points",
+        "",
+        "| task | centralized | FedAvg | difference | holds |",
+        "|---|---|---|---|---|",
+    ]
+    for task in TASKS:
+        (pooled, pooled_std), (federated, federated_std) = (mean(task, 1.0, name) for name in DIFFERENT[1.0])
+        holds = "yes" if pooled - federated >= LEAST_GAIN else "**no**"
+        scores = f"{pooled:.2f} ({pooled_std:.2f}) | {federated:.2f} ({federated_std:.2f})"
+        lines.append(f"| {task} | {scores} | {pooled - federated:+.2f} | {holds} |")
+    lines += [
+        "",
+        f"## The hospitals look alike (shift 0): every method must be within {LARGEST_GAP:g} points of FedAvg",
+        "",
+        "| task | method | score | difference to FedAvg | holds |",
+        "|---|---|---|---|---|",
+    ]
+    for task in TASKS:
+        reference = mean(task, 0.0, "fedavg")[0]
+        for method in ALIKE[0.0]:
+            score, spread = mean(task, 0.0, method)
+            gap = score - reference
+            holds = "–" if method == "fedavg" else "yes" if abs(gap) <= LARGEST_GAP else "**no**"
+            lines.append(f"| {task} | {method} | {score:.2f} ({spread:.2f}) | {gap:+.2f} | {holds} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--report", action="store_true", help="only write the page from the records")
+    parser.add_argument("--jobs", type=int, default=2, help="cells side by side (default 2)")
+    arguments = parser.parse_args()
+    todo = [] if arguments.report else [cell for cell in cells() if not (cell.folder / "summary.json").exists()]
+    if todo:
+        with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
+            for number, future in enumerate(as_completed([pool.submit(run, cell) for cell in todo]), start=1):
+                cell, seconds = future.result()
+                print(f"{number}/{len(todo)} {cell}: {cell.score():.2f} in {seconds:.0f} s", flush=True)
+    (RESULTS / "phantoms.md").write_text(report(), encoding="utf-8")
+    print(f"wrote {RESULTS / 'phantoms.md'}")
+
+
+if __name__ == "__main__":
+    main()
