@@ -56,7 +56,7 @@ def plain_loop(contender: Contender) -> float:
     network, train = contender.model.network, contender.client.site.train
     network.load_state_dict(contender.start)
     network.train()
-    optimizer = build_optimizer(network, settings)
+    optimizer = build_optimizer(network, settings.training, round_number=1)
     weights = list(network.parameters())
     started = time.perf_counter()
     start = [weight.detach().clone() for weight in weights]

@@ -11,7 +11,7 @@ from torch import nn
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.client import score
 from harmofl.federation.records import Record, RunFolder
-from harmofl.federation.server import Server
+from harmofl.federation.server import Server, start_from
 from harmofl.federation.transports import simulated, threads
 from harmofl.inference.folder import open_model
 from harmofl.methods.method import Method
@@ -55,13 +55,15 @@ def train(
 def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watch) -> Record:
     """Run a federation of simulated sites in a folder, from its start or from its last checkpoint."""
     check_device(settings.device)
+    task = find_task(settings.task)
+    if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
+        start_from(task.build_model(settings, method).network, Path(settings.model.initial))
     folder = RunFolder(out)
     identifier = folder.begin(settings, resume)
     try:
         if resume and folder.summary.exists():
             return folder.read_summary()
         with threads(settings.federation.threads), simulated(settings, method, out) as transport:
-            task = find_task(settings.task)
             return Server(task, method, settings, transport, folder, identifier, watch).run()
     except OSError as error:
         raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
@@ -89,6 +91,8 @@ def evaluate(
     others = [name for name in settings or {} if not name.startswith("data.")]
     if others:
         raise UsageError(f"{', '.join(others)}: only data settings can be changed for an evaluation")
+    if changed.data.size != trained.data.size:
+        raise UsageError(f"data.size = {changed.data.size}: this model takes images of {trained.data.size} pixels")
     size = changed.training.batch_size
     with threads(changed.federation.threads), evaluating(model):
         return {

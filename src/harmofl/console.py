@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from rich.table import Table
 from harmofl.errors import UsageError
 
 if TYPE_CHECKING:
-    from harmofl.reporting.tables import RunResult
+    from harmofl.reporting.runs import RunResult
 
 Record = dict[str, Any]
 Watch = Callable[[Record], None]
@@ -90,14 +91,14 @@ def _state(record: Record) -> str:
 
 @contextmanager
 def interruptible(out: Path) -> Iterator[None]:
-    """Say how to go on after Ctrl-C."""
+    """Say how to go on after Ctrl-C, if there is anything to go on with."""
     try:
         yield
     except KeyboardInterrupt:
-        print(
-            f"\nharmofl: stopped; go on with --resume --config {out / 'config.toml'} --out {out}",
-            file=sys.stderr,
-        )
+        config = out / "config.toml"
+        command = shlex.join(["harmofl", "train", "--config", str(config), "--out", str(out), "--resume"])
+        hint = f"go on with: {command}" if config.exists() else "nothing was written yet"
+        print(f"\nharmofl: stopped; {hint}", file=sys.stderr)
         raise
 
 

@@ -11,7 +11,7 @@ from harmofl.federation.records import RunFolder
 from harmofl.inference.folder import open_model
 from harmofl.reporting import figures
 from harmofl.reporting.page import page_for_runs
-from harmofl.reporting.tables import RunResult, read_run
+from harmofl.reporting.runs import RunResult, read_run
 from harmofl.states import evaluating
 
 if TYPE_CHECKING:

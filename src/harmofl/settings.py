@@ -57,6 +57,9 @@ class TrainingSettings(Section):
     batch_size: Positive = Field(16, description="images in a step")
     optimizer: Literal["sgd", "adam"] = Field("adam", description="the sites' optimizer")
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="the sites' step size")
+    learning_rate_schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="over the rounds; cosine falls to zero at the end"
+    )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD's momentum, Adam's first beta")
     second_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="Adam's second beta")
     weight_decay: Annotated[float, Field(ge=0)] = Field(1e-4, description="L2 penalty of the optimizer")
@@ -125,10 +128,10 @@ def resolve(
     if not name:
         raise UsageError("no method given: name one with --method or in the configuration file")
     chosen = name if isinstance(name, Method) else catalogue.find(str(name))
-    if in_file.pop("name", chosen.key) != chosen.key:
+    if str(in_file.pop("name", chosen.key)).lower() != chosen.key:
         in_file = {}  # the file's settings belong to another method
 
-    preset_name = str(preset or file.get("preset") or "small")
+    preset_name = str(preset or changes.get("preset") or file.get("preset") or "small")
     if preset_name not in chosen_task.presets:
         raise unknown_name("preset", preset_name, chosen_task.presets)
     base = dict(chosen_task.presets[preset_name])

@@ -52,8 +52,7 @@ def num_bytes(*states: Mapping[str, Tensor]) -> int:
 @contextmanager
 def restored(tensors: list[Tensor]) -> Iterator[None]:
     """Put tensors back, bit for bit, at the end of the block."""
-    with torch.no_grad():
-        saved = torch._foreach_clone(tensors) if tensors else ()
+    saved = [tensor.detach().clone() for tensor in tensors]
     try:
         yield
     finally:
@@ -65,10 +64,11 @@ def restored(tensors: list[Tensor]) -> Iterator[None]:
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Run a block with the module in eval mode and without gradients."""
-    was_training = module.training
+    modes = [(part, part.training) for part in module.modules()]  # parts may differ: a layer kept in eval mode
     module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        module.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training

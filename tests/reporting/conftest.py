@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from harmofl.reporting.tables import RunResult, read_run
+from harmofl.reporting.runs import RunResult, read_run
 
 TITLES = {"fedavg": "FedAvg", "harmofl": "HarmoFL", "fedbn": "FedBN", "centralized": "Centralized"}
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from harmofl.reporting import figures
-from harmofl.reporting.tables import RunResult
+from harmofl.reporting.runs import RunResult
 
 MakeRun = Callable[..., RunResult]
 DRAWINGS = [figures.convergence, figures.drift, figures.per_site_scores]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from harmofl.reporting import figures
-from harmofl.reporting.page import page_for_runs, summarize, write_page
-from harmofl.reporting.tables import RunResult
+from harmofl.reporting.page import page_for_runs, write_page
+from harmofl.reporting.runs import RunResult
+from harmofl.reporting.words import summarize
 
 MakeRun = Callable[..., RunResult]
 

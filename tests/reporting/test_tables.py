@@ -7,15 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harmofl.reporting.tables import (
-    RunResult,
-    methods_of,
-    read_run,
-    score_table,
-    to_csv,
-    to_markdown,
-    to_rich,
-)
+from harmofl.errors import UsageError
+from harmofl.reporting.runs import RunResult, read_run
+from harmofl.reporting.tables import methods_of, score_table, to_csv, to_markdown, to_rich
 
 MakeRun = Callable[..., RunResult]
 
@@ -139,7 +133,7 @@ def test_different_norms_make_different_rows(make_run: MakeRun) -> None:
 
 
 def test_the_same_seed_twice_is_refused(two_runs: list[RunResult]) -> None:
-    with pytest.raises(ValueError, match="FedAvg ran twice with seed 0"):
+    with pytest.raises(UsageError, match="FedAvg ran twice with seed 0"):
         score_table([two_runs[0], RunResult(Path("copy"), two_runs[0].summary, [])])
 
 
@@ -148,12 +142,12 @@ def test_runs_of_different_tasks_are_refused(make_run: MakeRun) -> None:
         make_run("fedavg", {"A": 0.9, "B": 0.8}),
         make_run("harmofl", {"A": 0.9, "B": 0.8}, task="nuclei"),
     ]
-    with pytest.raises(ValueError, match=r"different task.*histology, nuclei"):
+    with pytest.raises(UsageError, match=r"different task.*histology, nuclei"):
         score_table(runs)
 
 
 def test_no_runs_are_refused() -> None:
-    with pytest.raises(ValueError, match="no runs given"):
+    with pytest.raises(UsageError, match="no runs given"):
         score_table([])
 
 
@@ -161,7 +155,7 @@ def test_no_runs_are_refused() -> None:
 def test_missing_file_is_named(two_runs: list[RunResult], name: str) -> None:
     folder = two_runs[0].folder
     (folder / name).unlink()
-    with pytest.raises(ValueError, match=f"{name} is missing"):
+    with pytest.raises(UsageError, match=f"{name} is missing"):
         read_run(folder)
 
 
@@ -185,11 +179,11 @@ def test_broken_file_is_named_with_what_is_wrong(
 ) -> None:
     folder = two_runs[0].folder
     (folder / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UsageError, match=message):
         read_run(folder)
 
 
 @pytest.mark.parametrize("test", [{"average": 0.9}, {"A": 0.9}, {"A": "high", "average": 0.9}, 0.9])
 def test_summary_with_impossible_scores_is_refused(make_run: MakeRun, test: object) -> None:
-    with pytest.raises(ValueError, match=r'summary.json: "test"'):
+    with pytest.raises(UsageError, match=r'summary.json: "test"'):
         make_run("fedavg", {"A": 0.9, "B": 0.8}, test=test)

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from harmofl.errors import UsageError
+
 
 @dataclass(frozen=True)
 class LabelledImages:
@@ -67,6 +69,8 @@ def split(
     """Train, val and test: 20 % of the patients (or images) to test, then 20 % of the rest to val."""
     groups = images.groups if by == "patient" else torch.arange(len(images))
     members = torch.unique(groups)
+    if len(members) < 3:
+        raise UsageError(f"{site}: {len(members)} {by}s cannot be split into train, val and test; it takes 3 or more")
     generator = torch.Generator().manual_seed(seed_of(seed, site, "split"))
     order = members[torch.randperm(len(members), generator=generator)]
     num_test = max(1, round(0.2 * len(order)))

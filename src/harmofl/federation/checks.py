@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from harmofl.federation.messages import Reply
+from harmofl.federation.messages import Kind, Reply
 from harmofl.states import State
 
 
-def problem_with(reply: Reply, state: Mapping[str, Tensor], measurement: Mapping[str, Tensor]) -> str:
+def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], measurement: Mapping[str, Tensor]) -> str:
     """Say in a few words why a reply cannot be used; empty if it can."""
-    problem = _mismatch(reply.state, state)
-    if not problem and reply.measurement:
-        problem = _mismatch(reply.measurement, measurement)
-    return problem
+    return (
+        reply.error
+        or _mismatch(reply.state, state)
+        or (_mismatch(reply.measurement, measurement) if reply.measurement else "")
+        or _incomplete(reply, kind)
+        or _not_finite(reply.metrics)
+    )
 
 
 def _mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -32,6 +37,23 @@ def _mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
             return f"entry {name} has type {tensor.dtype}, not {wanted.dtype}"
         if not torch.isfinite(tensor).all():
             return f"entry {name} holds NaN or infinity"
+    return ""
+
+
+def _incomplete(reply: Reply, kind: Kind) -> str:
+    if kind == "train" and not (reply.num_examples > 0 and reply.num_steps > 0 and "train" in reply.metrics):
+        return "it did not train"
+    return ""
+
+
+def _not_finite(metrics: Mapping[str, Any], place: str = "") -> str:
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            problem = _not_finite(value, f"{place}{name} ")
+            if problem:
+                return problem
+        elif not math.isfinite(value):
+            return f"its {place}{name} is {value}"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from harmofl.inference.folder import write_model
 from harmofl.methods.method import Method
 from harmofl.methods.penalties import Batch, Reference, Represent, Term, squared_distance
 from harmofl.models.network import Model, Network
-from harmofl.settings import Settings
+from harmofl.settings import Settings, TrainingSettings
 from harmofl.states import State, evaluating, load, plain_copy, prefixed, snapshot, unprefixed
 from harmofl.tasks.scores import Scores
 from harmofl.tasks.task import Task
@@ -87,13 +88,15 @@ class Client:
         kept = self._receive(request, version=request.round - 1)
         scores = self._scores() if request.score else {}
         learns_amplitude = self._prepare_harmonizer(request)
-        optimizer = build_optimizer(self.model.network, self.settings)
+        optimizer = build_optimizer(self.model.network, self.settings.training, request.round)
         restore_optimizer(optimizer, unprefixed("optimizer", kept))
 
         started = time.perf_counter()
         summary, num_steps = self._descend(request.round, optimizer, previous=unprefixed("previous", kept))
         seconds = time.perf_counter() - started
 
+        if not all(tensor.isfinite().all() for tensor in self.model.network.state_dict().values()):
+            raise FloatingPointError("training gave NaN or infinite weights")  # and the next round forgets this one
         self._keep(request, optimizer)
         return Reply(
             site=self.site.name,
@@ -238,21 +241,27 @@ def frozen_representation(network: Network, state: State | None = None) -> Repre
     return represent
 
 
-def build_optimizer(network: Network, settings: Settings) -> Optimizer:
-    """The site's optimizer, which clips gradients first if asked to."""
-    training = settings.training
+def learning_rate(training: TrainingSettings, round_number: int) -> float:
+    """The sites' step size in a round."""
+    if training.learning_rate_schedule == "constant":
+        return training.learning_rate
+    return training.learning_rate * (1 + math.cos(math.pi * (round_number - 1) / training.rounds)) / 2
+
+
+def build_optimizer(network: Network, training: TrainingSettings, round_number: int) -> Optimizer:
+    """The site's optimizer for a round, which clips gradients first if asked to."""
     optimizer: Optimizer
     if training.optimizer == "sgd":
         optimizer = SGD(
             network.parameters(),
-            lr=training.learning_rate,
+            lr=learning_rate(training, round_number),
             momentum=training.momentum,
             weight_decay=training.weight_decay,
         )
     else:
         optimizer = Adam(
             network.parameters(),
-            lr=training.learning_rate,
+            lr=learning_rate(training, round_number),
             betas=(training.momentum, training.second_momentum),
             weight_decay=training.weight_decay,
         )

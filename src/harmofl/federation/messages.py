@@ -28,7 +28,7 @@ class Request:
     kind: Kind
     round: int
     state: State = field(default_factory=dict)
-    """The entries of the network that travel; in round 1 the whole initial network."""
+    """The entries of the network that travel; to a site that has not trained yet, the others' initial values too."""
     measurement: State = field(default_factory=dict)
     """What the server made of all sites' measurements, apart from the network whatever the server rule."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +81,6 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], State, State]:
     try:
         tensors = load_tensors(data)
         plain = json.loads(json.loads(data[8 : 8 + header_length])["__metadata__"]["message"])
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"not a message: {error}") from None
     return plain, unprefixed("state", tensors), unprefixed("measurement", tensors)

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.store import Store
-from harmofl.files import write_whole
-from harmofl.settings import Settings, differences, read_toml, resolve
+from harmofl.files import remove_parts, write_whole
+from harmofl.methods.method import describe
+from harmofl.settings import Settings, differences, read_toml
 
 try:
     import fcntl
@@ -56,21 +59,36 @@ class RunFolder:
 
     def begin(self, settings: Settings, resume: bool) -> str:
         """Claim the folder for a new run, or for one to go on with; return the run's identifier."""
-        if resume:
-            self._check_resumable(settings)
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        check = self._check_resumable if resume else self._check_unused
+        check(settings)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._claim()
+            check(settings)  # again, as another process may have been here between
+            remove_parts(self.path)
+            if not resume:
+                write_whole(self.config, settings.to_toml())
+            return self._identifier()
+        except OSError as error:
+            self.release()
+            raise UsageError(f"--out {self.path}: {error.strerror or error}") from error
+        except UsageError:
+            self.release()
+            raise
+
+    def _check_unused(self, settings: Settings) -> None:
+        """Hidden files do not count: a run that was killed before it began leaves its lock."""
+        if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
             reason = "already holds a run: add --resume to go on with it" if self.config.exists() else "is not empty"
             raise UsageError(f"{self.path} {reason}, or choose another --out")
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._claim()
-        if not resume:
-            write_whole(self.config, settings.to_toml())
-        return self._identifier()
 
     def _check_resumable(self, settings: Settings) -> None:
         if not self.config.exists():
             raise UsageError(f"{self.path} holds no run to resume: leave out --resume to start one")
-        before, _ = resolve(file=read_toml(self.config))
+        try:
+            before = Settings.model_validate(read_toml(self.config))
+        except ValidationError as error:
+            raise UsageError(f"{self.config}: {describe(error)}") from None
         changed = differences(before, settings)
         if changed:
             raise UsageError(
@@ -84,7 +102,6 @@ class RunFolder:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                self.release()
                 raise UsageError(f"{self.path} is in use by another process") from None
 
     def release(self) -> None:
@@ -121,8 +138,3 @@ class RunFolder:
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run is done."""
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
-
-
-def read_records(path: Path) -> list[Record]:
-    """Every record of a run."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

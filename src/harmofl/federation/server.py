@@ -17,9 +17,9 @@ from torch import nn
 from harmofl import __version__
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.checks import Mean, in_order, problem_with
-from harmofl.federation.messages import Reply, Request
+from harmofl.federation.messages import Kind, Reply, Request
 from harmofl.federation.records import Record, RunFolder
-from harmofl.federation.selection import Selection
+from harmofl.federation.selection import AVERAGE, Selection
 from harmofl.federation.store import CorruptVersionError
 from harmofl.federation.transports import Transport
 from harmofl.inference.folder import describe_model, open_model, write_model
@@ -48,6 +48,8 @@ class Progress:
     seconds: float = 0.0
     kept: tuple[int, ...] = ()
     """Rounds that this checkpoint or the one before may need."""
+    trained: tuple[str, ...] = ()
+    """Sites that have trained, and so have entries of their own if not everything travels."""
 
 
 class Server:
@@ -107,7 +109,7 @@ class Server:
         return progress
 
     def _measured(self, progress: Progress, sites: list[str]) -> Progress:
-        requests = {site: self._request("amplitude", progress, 0) for site in sites}
+        requests = {site: self._request("amplitude", site, progress, 0) for site in sites}
         measurements = Mean()
         records: list[Record] = []
         for reply in self._accepted(requests, records, state_names=[]):
@@ -126,16 +128,16 @@ class Server:
         """
         started = time.perf_counter()
         number = progress.round + 1
-        requests = {site: self._request("train", progress, number, score=progress.round > 0) for site in sites}
+        requests = {site: self._request("train", site, progress, number, score=progress.round > 0) for site in sites}
         start = {name: progress.state[name] for name in self.shared}
         aggregation, measurements = Aggregation(self.method.server_rule, start, self.trainable), Mean()
         records: list[Record] = []
         scores: dict[str, float] = {}
-        losses = []
+        losses: dict[str, float] = {}
         for reply in self._accepted(requests, records, self.shared):
             aggregation.add(reply.state, self._weight(reply), reply.num_steps, self._momentum())
             measurements.add(reply.measurement)
-            losses.append(reply.metrics["train"]["loss"])
+            losses[reply.site] = reply.metrics["train"]["loss"]
             records.append(self._train_record(number, requests[reply.site], reply))
             self.watch(records[-1])
             scores |= self._score_records(progress.round, reply, records)
@@ -144,7 +146,7 @@ class Server:
         learning_rate = self.settings.federation.server_learning_rate
         state, moments = aggregation.finish(progress.moments, learning_rate)
         seconds = time.perf_counter() - started
-        records.append(self._server_record(number, losses, scores, seconds, records))
+        records.append(self._server_record(number, list(losses.values()), scores, seconds, records))
         self.folder.append(records)
         selection = progress.selection.after(progress.round, scores)
         following = Progress(
@@ -157,17 +159,19 @@ class Server:
             seconds=progress.seconds + seconds,
             # This checkpoint and the one before, should this one be damaged, and the best round as each knows it.
             kept=tuple(sorted({number, progress.round} | selection.rounds() | progress.selection.rounds())),
+            trained=tuple(sorted({*progress.trained, *losses})),
         )
         self._save(following)
         self.watch(records[-1])
         return following
 
-    def _request(self, kind: str, progress: Progress, number: int, **more: bool) -> Request:
+    def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: bool) -> Request:
+        state = progress.state if site in progress.trained else self.initial | progress.state
         return Request(
             run=self.run_identifier,
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             round=number,
-            state=progress.state if kind != "amplitude" else {},
+            state=state if kind != "amplitude" else {},
             measurement=progress.measurement,
             settings=self.settings.model_dump(mode="json"),
             keep=progress.kept,
@@ -181,14 +185,14 @@ class Server:
         expected = {name: self.initial[name] for name in state_names}
         replies = self.transport.ask(requests, timeout=self.settings.federation.timeout)
         for reply in in_order(replies, sorted(requests)):
-            problem = reply.error or problem_with(reply, expected, self.blank_measurement)
+            request = requests[reply.site]
+            problem = problem_with(reply, request.kind, expected, self.blank_measurement)
             if not problem:
                 yield reply
                 continue
-            request = requests[reply.site]
             phase = request.kind if request.kind != "evaluate" else "test"
             records.append({"round": request.round, "site": reply.site, "phase": phase, "error": problem})
-            logger.warning("round %d: %s left out: %s", request.round, reply.site, problem)
+            logger.info("round %d: %s left out: %s", request.round, reply.site, problem)
             self.watch(records[-1])
 
     def _weight(self, reply: Reply) -> float:
@@ -201,6 +205,7 @@ class Server:
     def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
         needed = max(1, math.ceil(self.settings.federation.quorum * len(sites)))
         if num_answers < needed:
+            self.folder.append(records)  # a resumed run drops them again
             sites_by_reason: dict[str, list[str]] = {}
             for record in records:
                 if "error" in record:
@@ -262,6 +267,7 @@ class Server:
             "num_records": progress.num_records,
             "seconds": progress.seconds,
             "kept": progress.kept,
+            "trained": progress.trained,
         }
         tensors = (
             prefixed("state", progress.state)
@@ -294,6 +300,7 @@ class Server:
             num_records=notes["num_records"],
             seconds=notes["seconds"],
             kept=tuple(notes["kept"]),
+            trained=tuple(notes["trained"]),
         )
 
     # --- the end -----------------------------------------------------------------------------------------------
@@ -303,7 +310,7 @@ class Server:
         started = time.perf_counter()
         records: list[Record] = []
         scores: dict[str, float] = {}
-        requests = {site: self._request("evaluate", progress, progress.round) for site in sites}
+        requests = {site: self._request("evaluate", site, progress, progress.round) for site in sites}
         for reply in self._accepted(requests, records, state_names=[]):
             scores |= self._score_records(progress.round, reply, records)
         selection = progress.selection.after(progress.round, scores)
@@ -311,9 +318,12 @@ class Server:
             raise RunError("no site scored any round, so no model can be selected")
 
         selected = self._selected(progress, selection, sites)
-        requests = {site: self._request("evaluate", *selected[site], thorough=True) for site in sites}
+        requests = {site: self._request("evaluate", site, *selected[site], thorough=True) for site in sites}
+        num_scored = 0
         for reply in self._accepted(requests, records, state_names=[]):
             self._score_records(requests[reply.site].round, reply, records, selected=True)
+            num_scored += 1
+        self._require_quorum(num_scored, sites, progress.round, records)
         self._write_model(selected[sites[0]][0], selection)
         self.folder.append(records)
         seconds = progress.seconds + time.perf_counter() - started
@@ -364,7 +374,7 @@ class Server:
             "preset": self.settings.preset,
             "norm": self.settings.model.norm,
             "metric_name": self.task.metric_name,
-            "best_round": None if selection.per_site else selection.round_for(""),
+            "best_round": None if selection.per_site else selection.round_for(AVERAGE),
             **(per_site if selection.per_site else {}),
             "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
             "details": details,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -108,19 +112,21 @@ class Worker:
         self.process: BaseProcess = context.Process(
             target=_serve, args=(other_end, settings, method, folder), daemon=True
         )
-        self.process.start()
+        with interrupts_held(), main_script_hidden(unless_in=method):
+            self.process.start()
         other_end.close()
         self.known: set[str] = set()
         self.site: str | None = None
         self.deadline = 0.0
 
     def send(self, site: str, request: Request, timeout: float) -> None:
-        """Give the worker something to do."""
+        """Give the worker something to do; if it is gone, `receive` says so."""
         self.known.add(site)
         self.site = site
         self.deadline = time.monotonic() + timeout
-        self.connection.send_bytes(site.encode())
-        self.connection.send_bytes(encode(request))
+        with suppress(OSError):
+            self.connection.send_bytes(site.encode())
+            self.connection.send_bytes(encode(request))
 
     def receive(self) -> Reply:
         """The answer, or what became of the worker; it is free again afterwards."""
@@ -129,13 +135,20 @@ class Worker:
             return decode_reply(self.connection.recv_bytes())
         except (EOFError, OSError):
             self.process.join(timeout=5)
-            return Reply(site, error=f"its worker process died (exit code {self.process.exitcode})")
+            exit_code = self.process.exitcode
+            self.stop()
+            return Reply(site, error=f"its worker process died (exit code {exit_code})")
+
+    def give_up(self) -> Reply:
+        """End the process in the middle of its work."""
+        self.stop()
+        return Reply(self.site or "", error="no answer within federation.timeout")
 
     def stop(self) -> None:
-        """End the process."""
-        self.connection.close()
-        self.process.terminate()
+        """End the process, whatever it does."""
+        self.process.kill()
         self.process.join()
+        self.connection.close()
 
 
 class Workers:
@@ -154,32 +167,33 @@ class Workers:
         """Keep every worker busy until all sites have answered; a worker that is too slow is replaced."""
         pending = sorted(requests)
         while pending or any(worker.site for worker in self._workers):
-            for worker in self._workers:
+            for place, worker in enumerate(self._workers):
                 if pending and worker.site is None:
-                    site = next((site for site in pending if site in worker.known), pending[0])
+                    free = worker if worker.process.is_alive() else self._replaced(place)
+                    site = next((site for site in pending if site in free.known), pending[0])
                     pending.remove(site)
-                    worker.send(site, requests[site], timeout)
+                    free.send(site, requests[site], timeout)
             yield from self._answers()
 
     def _answers(self) -> Iterator[Reply]:
         busy = [worker for worker in self._workers if worker.site]
         nearest = min(worker.deadline for worker in busy) - time.monotonic()
         ready = wait([worker.connection for worker in busy], timeout=max(0.0, nearest))
-        for worker in busy:
+        for place, worker in enumerate(self._workers):
             if worker.connection in ready:
                 reply = worker.receive()
-            elif time.monotonic() >= worker.deadline:
-                reply = Reply(worker.site or "", error="no answer within federation.timeout")
-                worker.process.kill()
+            elif worker in busy and time.monotonic() >= worker.deadline:
+                reply = worker.give_up()
             else:
                 continue
-            if not worker.process.is_alive() or reply.error.startswith("no answer"):
-                self._replace(worker)
+            if not worker.process.is_alive():
+                self._replaced(place)
             yield reply
 
-    def _replace(self, worker: Worker) -> None:
-        worker.stop()
-        self._workers[self._workers.index(worker)] = Worker(*self._arguments)
+    def _replaced(self, place: int) -> Worker:
+        self._workers[place].stop()
+        self._workers[place] = Worker(*self._arguments)
+        return self._workers[place]
 
     def close(self) -> None:
         """End all workers."""
@@ -208,6 +222,34 @@ def _die_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Start a process that never hears Ctrl-C, not even while it imports; this one hears it after the block."""
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # it would let Ctrl-C through again if it started inside the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def main_script_hidden(unless_in: Method) -> Iterator[None]:
+    """Keep a new process from running the user's script again, unless the method is defined there."""
+    if b"__main__" in pickle.dumps(unless_in):
+        yield
+        return
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 @contextmanager

@@ -23,6 +23,8 @@ ImageShape = tuple[int, int, int]
 LARGEST_RADIUS = 0.71
 """Just beyond the corner of the spectrum, at √(½² + ½²) cycles per pixel."""
 
+ALLOWED_BANDS = f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)"
+
 SMALLEST_RATIO = 1e-6
 """Bins below this part of the image's largest amplitude hold rounding error, no phase: they stay as they are."""
 
@@ -33,7 +35,7 @@ def check_band(band: Any) -> Band:
         return band  # type: ignore[return-value]
     if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= LARGEST_RADIUS:
         return float(band)
-    raise ValueError(f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)")
+    raise ValueError(ALLOWED_BANDS)
 
 
 class Harmonizer(nn.Module):
@@ -79,7 +81,10 @@ class AmplitudeNormalization(Harmonizer):
     def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
         super().__init__()
         self.image_shape: ImageShape = image_shape
-        self.band = check_band(band)
+        try:
+            self.band = check_band(band)
+        except ValueError as error:
+            raise ValueError(f"band must be {error}, not {band!r}") from None
         self.decay = decay
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be from 0 to 1, not {decay}")
@@ -153,7 +158,7 @@ class AmplitudeNormalization(Harmonizer):
     def _whole_spectrum(self, amplitudes: Tensor) -> Tensor:
         """The target inside the band, each image's own amplitudes outside."""
         if self.inside is None:
-            return self.amplitude
+            return self.amplitude.clone()  # a copy, as the next batch changes it before this one's backward pass
         target = amplitudes.clone()
         target[..., self.inside] = self.amplitude
         return target
@@ -180,6 +185,8 @@ class AmplitudeNormalization(Harmonizer):
                 amplitudes = self._inside(torch.fft.rfft2(images).abs())
             total += amplitudes.sum(dim=0, dtype=torch.float64)
             count += len(images)
+        if count == 0:
+            raise ValueError("no images to measure")
         self.receive({"amplitude": total / count})
 
     def measurement(self) -> State:

@@ -58,7 +58,7 @@ class Penalty(Protocol):
 class Proximity:
     """μ/2 · ‖θ − θᵗ‖²: keeps the local model near the global one."""
 
-    mu: Annotated[float, Field(ge=0)] = 0.01
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     needs_previous_model = False
 
     def start(self, reference: Reference) -> Term | None:
@@ -72,8 +72,8 @@ class Proximity:
 class ModelContrast:
     """μ · −log softmax: representations nearer to the global model's than to the site's own previous model's."""
 
-    mu: Annotated[float, Field(ge=0)] = 1.0
-    temperature: Annotated[float, Field(gt=0)] = 0.5
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
     needs_previous_model = True
 
     def start(self, reference: Reference) -> Term | None:

@@ -61,7 +61,7 @@ class AdaptiveMoments(Average):
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    tau: Annotated[float, Field(gt=0)] = 1e-3
+    tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
 
     def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
         """Return rate · m/(√v + τ), with m and v the running first and second moments."""
@@ -93,29 +93,35 @@ class Aggregation:
         self._largest: State = {}
         self._total_weight = 0.0
         self._total_steps = 0.0
+        self._total_share = 0.0
 
     def add(self, site_state: Mapping[str, Tensor], weight: float, num_steps: int, momentum: float) -> None:
         """Take one site's state, with its weight pᵢ before normalization."""
         steps = self._rule.effective_steps(num_steps, momentum)
         self._total_weight += weight
         self._total_steps += weight * steps
-        for name, start in self._state.items():
+        self._total_share += weight / steps
+        for name in self._state:
             if name in self._sums:
                 share = weight / steps if name in self._trainable else weight
-                self._sums[name].add_(site_state[name].double() - start.double(), alpha=share)
+                self._sums[name].add_(site_state[name].double(), alpha=share)
             else:
                 largest = self._largest.get(name, site_state[name])
                 self._largest[name] = torch.maximum(largest, site_state[name])
 
     def finish(self, moments: State, learning_rate: float) -> tuple[State, State]:
         """Return the new global state and the server rule's new memory."""
-        mean_steps = self._total_steps / self._total_weight
         means = {name: total / self._total_weight for name, total in self._sums.items()}
-        update = {name: mean_steps * means[name] for name in self._state if name in self._trainable}
+        targets = {name: self._target(name, mean) for name, mean in means.items() if name in self._trainable}
+        update = {name: target - self._state[name].double() for name, target in targets.items()}
         change, new_moments = self._rule.move(update, moments, learning_rate)
-        changes = means | change
-        state = {
-            name: (start.double() + changes[name]).to(start.dtype) if name in changes else self._largest[name]
-            for name, start in self._state.items()
-        }
-        return state, new_moments
+        # Seen from the target, a rule that goes all the way adds exactly nothing; seen from the start it would round.
+        moved = {name: targets[name] + (change[name] - update[name]) for name in targets}
+        results = self._largest | means | moved
+        return {name: results[name].to(start.dtype) for name, start in self._state.items()}, new_moments
+
+    def _target(self, name: str, mean: Tensor) -> Tensor:
+        """θ + (Σ pᵢ aᵢ) · Σ pᵢ (θᵢ − θ)/aᵢ, from the mean of θᵢ/aᵢ."""
+        mean_steps = self._total_steps / self._total_weight
+        rest = 1 - mean_steps * self._total_share / self._total_weight
+        return mean_steps * mean + rest * self._state[name].double()

@@ -40,7 +40,7 @@ class PerturbedDescent:
     buffers stay as the first pass left them, and it repeats the first pass's random state.
     """
 
-    radius: Annotated[float, Field(ge=0)] = 0.05
+    radius: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
         """Make one step of any torch optimizer."""
@@ -69,8 +69,9 @@ def _take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
 def _climb(weights: list[Tensor], radius: float) -> None:
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if gradients:
-        # The smallest positive number stands in for the norm of a zero gradient, which then moves nothing.
-        norm = get_total_norm(gradients).clamp_min(torch.finfo(gradients[0].dtype).tiny)
+        # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such gradients move next to
+        # nothing, and a zero gradient moves nothing.
+        norm = get_total_norm(gradients).clamp_min(max(1e-19, torch.finfo(gradients[0].dtype).tiny))
         torch._foreach_add_(weights, torch._foreach_mul(torch._foreach_div(gradients, norm), radius))
 
 

@@ -15,8 +15,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harmofl.errors import UsageError
+from harmofl.files import write_whole
 from harmofl.reporting import figures
-from harmofl.reporting.tables import MethodScores, RunResult, methods_of, read_run, score_table, sites_of
+from harmofl.reporting.runs import RunResult, read_run
+from harmofl.reporting.tables import MethodScores, methods_of, score_table
+from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -46,9 +50,8 @@ def write_page(
 ) -> None:
     """Write the page whole or not at all; next_steps pairs what to do with the command that does it."""
     if not runs:
-        raise ValueError("no runs given: a page needs at least one")
+        raise UsageError("no runs given: a page needs at least one")
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     page = _render(
         title=title,
         sentences=list(summary_sentences),
@@ -65,7 +68,7 @@ def write_page(
         versions=_versions(runs),
         repeats=[_repeat(run, path.parent) for run in runs],
     )
-    _write_atomically(path, page)
+    write_whole(path, page)
 
 
 def next_steps_for(task: str) -> list[tuple[str, str]]:
@@ -73,19 +76,13 @@ def next_steps_for(task: str) -> list[tuple[str, str]]:
     task = shlex.quote(task)
     return [
         ("See every method, its settings and their defaults", "harmofl methods"),
-        ("Check your own images before training on them", f"harmofl data check --task {task} --data DIR"),
-        ("Train on them", f"harmofl train --task {task} --method harmofl --data DIR --out runs/mine"),
-        ("Make a page like this one from the records", "harmofl report runs/mine"),
+        ("Train another method on the same hospitals", f"harmofl train --task {task} --method fedbn --out runs/fedbn"),
+        (
+            "Let the hospitals look twice as different",
+            f"harmofl train --task {task} --method harmofl --set data.shift=2 --out runs/shifted",
+        ),
+        ("Score a trained model on other hospitals", "harmofl evaluate runs/shifted/model --set data.shift=0"),
     ]
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _render(**values: Any) -> str:
@@ -94,156 +91,6 @@ def _render(**values: Any) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     source = resources.files("harmofl.reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
     return environment.from_string(source).render(**values)
-
-
-# ---- in words ----
-
-
-def title_for(runs: Sequence[RunResult]) -> str:
-    """Name the methods and the task."""
-    labels = [method.label for method in methods_of(runs)]
-    return f"{_listed(labels) if len(labels) <= 3 else f'{len(labels)} methods'} on {runs[0].task}"
-
-
-def summarize(runs: Sequence[RunResult]) -> list[str]:
-    """Say what the records show, whoever is ahead."""
-    ranked = _ranked(runs)
-    sentences = [_who_is_ahead(ranked, runs)] if ranked else ["No run has an average test score."]
-    sentences += _harmofl_behind(ranked)
-    sentences += _at_the_sites(ranked, sites_of(runs))
-    sentences += _how_sure(ranked)
-    sentences += _references(runs)
-    sentences += _failures(runs)
-    sentences += _phantoms(runs)
-    return sentences
-
-
-def _ranked(runs: Sequence[RunResult]) -> list[MethodScores]:
-    """Order the methods in competition by their average; without one, a method has no place."""
-    competing = [method for method in methods_of(runs) if not method.is_reference]
-    scored = [method for method in competing if method.average == method.average]
-    return sorted(scored, key=lambda method: -method.average)
-
-
-def _who_is_ahead(ranked: Sequence[MethodScores], runs: Sequence[RunResult]) -> str:
-    leader = ranked[0]
-    quantity = f"average test {runs[0].metric_name} over {_count(len(sites_of(runs)), 'hospital')}"
-    if len(ranked) == 1:
-        return f"{leader.label} reaches {_percent(leader.average)} {quantity}."
-    level = [method.label for method in ranked if _is_level(leader.average, method.average)]
-    if len(level) > 1:
-        return f"{_listed(level)} are level at {_percent(leader.average)} {quantity}."
-    second = ranked[1]
-    gap = _points(leader.average - second.average)
-    return (
-        f"{leader.label} is ahead with {_percent(leader.average)} {quantity}, "
-        f"{gap} more than {second.label} ({_percent(second.average)})."
-    )
-
-
-def _harmofl_behind(ranked: Sequence[MethodScores]) -> list[str]:
-    own = next((method for method in ranked if method.runs[0].method == "harmofl"), None)
-    if own is None or _is_level(ranked[0].average, own.average):
-        return []
-    gap = _points(ranked[0].average - own.average)
-    return [f"{own.label} does not win here: it is {gap} behind {ranked[0].label}."]
-
-
-def _at_the_sites(ranked: Sequence[MethodScores], sites: Sequence[str]) -> list[str]:
-    if not ranked:
-        return []
-    leader = ranked[0]
-    scores = {site: leader.mean_at(site) for site in sites if leader.mean_at(site) == leader.mean_at(site)}
-    if len(scores) < 2:
-        return []
-    best, worst = max(scores, key=scores.__getitem__), min(scores, key=scores.__getitem__)
-    sentence = (
-        f"{leader.label} does best at {_hospital(best)} ({_percent(scores[best])}) "
-        f"and worst at {_hospital(worst)} ({_percent(scores[worst])})"
-    )
-    return [sentence + (_compared(scores, ranked[1]) if len(ranked) > 1 else "") + "."]
-
-
-def _compared(scores: Mapping[str, float], second: MethodScores) -> str:
-    gaps = {site: score - second.mean_at(site) for site, score in scores.items()}
-    gaps = {site: gap for site, gap in gaps.items() if gap == gap}
-    if not gaps:
-        return ""
-    most, least = max(gaps, key=gaps.__getitem__), min(gaps, key=gaps.__getitem__)
-    ahead = sum(gap > 0 and not _is_level(gap, 0) for gap in gaps.values())
-    where = f"all {len(gaps)}" if ahead == len(gaps) else f"{ahead} of {len(gaps)}"
-    text = f"; it is ahead of {second.label} at {where} hospitals"
-    if ahead:
-        text += f", most at {_hospital(most)} ({_signed(gaps[most])})"
-    if gaps[least] < 0 and not _is_level(gaps[least], 0):
-        text += f", and furthest behind at {_hospital(least)} ({_signed(gaps[least])})"
-    return text
-
-
-def _how_sure(ranked: Sequence[MethodScores]) -> list[str]:
-    if len(ranked) < 2:
-        return []
-    leader, second = ranked[:2]
-    shared = sorted(leader.averages.keys() & second.averages.keys())
-    if max(len(leader.runs), len(second.runs)) == 1:
-        return ["This compares one run per method: another seed can turn a small difference around."]
-    if len(shared) < 2:
-        return [f"{leader.label} and {second.label} ran with different seeds, so their gap is less certain."]
-    wins = sum(leader.averages[seed] > second.averages[seed] for seed in shared)
-    return [f"Seed by seed, {leader.label} is ahead of {second.label} in {wins} of {len(shared)}."]
-
-
-def _references(runs: Sequence[RunResult]) -> list[str]:
-    references = [method for method in methods_of(runs) if method.is_reference]
-    scores = [f"{method.label} {_percent(method.average)}" for method in references]
-    return [f"For reference: {_listed(scores)}."] if scores else []
-
-
-def _failures(runs: Sequence[RunResult]) -> list[str]:
-    updates = [record for run in runs for record in run.records if record["phase"] == "train"]
-    updates = [record for record in updates if record["site"] != "server"]
-    failed = [record for record in updates if "error" in record]
-    if not failed:
-        return []
-    sites = [_hospital(str(site)) for site in dict.fromkeys(record["site"] for record in failed)]
-    left_out = "was" if len(failed) == 1 else "were"
-    return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({_listed(sites)})."]
-
-
-def _phantoms(runs: Sequence[RunResult]) -> list[str]:
-    sources = [run.settings["data"].get("folder") for run in runs if "data" in run.settings]
-    if not sources or any(sources):
-        return []
-    return ["The images are phantoms, made by this software: they show how methods behave, not how well they diagnose."]
-
-
-def _is_level(first: float, second: float) -> bool:
-    """Whether two percentages read the same."""
-    return abs(first - second) < 0.05
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1f} %" if value == value else "no score"
-
-
-def _points(gap: float) -> str:
-    return f"{gap:.1f} {'point' if f'{gap:.1f}' == '1.0' else 'points'}"
-
-
-def _signed(gap: float) -> str:
-    return f"{gap:+.1f}".replace("-", "−") + " points"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _hospital(site: str) -> str:
-    return f"hospital {site}" if len(site) <= 2 else site  # "A" alone would not read as a place
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 # ---- in numbers ----
@@ -257,12 +104,12 @@ class _Number:
 
 def _headline(runs: Sequence[RunResult]) -> list[_Number]:
     """Pick the two leading averages and the gap between them, in the order that the runs came in."""
-    leading = _ranked(runs)[:2]
+    leading = ranked(runs)[:2]
     shown = [method for method in methods_of(runs) if method in leading]
-    numbers = [_Number(_percent(method.average), method.label) for method in shown]
-    if len(leading) == 2 and not _is_level(leading[0].average, leading[1].average):
+    numbers = [_Number(percent(method.average), method.label) for method in shown]
+    if len(leading) == 2 and not is_level(leading[0].average, leading[1].average):
         gap = leading[0].average - leading[1].average
-        numbers.append(_Number(_points(gap), f"{leading[0].label} ahead"))
+        numbers.append(_Number(points(gap), f"{leading[0].label} ahead"))
     return numbers
 
 
@@ -421,7 +268,7 @@ def _inline_svg(svg: str, name: str, alt: str) -> Markup:
         svg = svg.replace(colour, f"var(--{variable.lower()}, {colour})")
     view_box = re.search(r'viewBox="[^"]*"', svg)
     if view_box is None:
-        raise ValueError(f"the SVG of {name!r} has no viewBox")
+        raise UsageError(f"the SVG of {name!r} has no viewBox")
     opening = f'<svg {view_box[0]} role="img" aria-label="{html.escape(alt)}">'
     return Markup(re.sub(r"<svg\b[^>]*>", lambda _: opening, svg, count=1))
 

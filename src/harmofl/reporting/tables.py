@@ -8,158 +8,22 @@ A renderer is a function of `Table`; a new format (LaTeX) is one more such funct
 
 import csv
 import io
-import json
 import math
 import statistics
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from harmofl.errors import UsageError
+from harmofl.reporting.runs import RunResult
 
 if TYPE_CHECKING:
     import rich.table
 
-Record = Mapping[str, Any]
-
 REFERENCES = ("local", "centralized")
 """Runs that help to read a table but do not compete in it: nothing, or everything, travels."""
 
-METRIC_NAMES = {"accuracy": "accuracy", "dice": "Dice score"}
 MISSING = "–"
-
-_AGGREGATES = ("average", "std")
-_REQUIRED = ("task", "method", "seed", "metric_name", "test")
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What one finished run left behind."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-    records: Sequence[Record]
-    config: str = ""
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-        return str(self.summary["task"])
-
-    @property
-    def method(self) -> str:
-        """The method's name in the catalogue."""
-        return str(self.summary["method"])
-
-    @property
-    def title(self) -> str:
-        """The method's display name."""
-        return str(self.summary.get("title") or self.method)
-
-    @property
-    def seed(self) -> int:
-        """The seed of initialization and order."""
-        return int(self.summary["seed"])
-
-    @property
-    def metric_name(self) -> str:
-        """The score's name as words."""
-        name = str(self.summary["metric_name"])
-        return METRIC_NAMES.get(name, name)
-
-    @property
-    def norm(self) -> str:
-        """The network's normalization layers, or nothing if the run did not say."""
-        return str(self.summary.get("norm") or "")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Every setting of the run, as `config.toml` holds them."""
-        return tomllib.loads(self.config)
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The test score of each site, in percent."""
-        test = self.summary["test"]
-        return {site: _percent(score) for site, score in test.items() if site not in _AGGREGATES}
-
-    @property
-    def average(self) -> float:
-        """The mean test score over sites, in percent."""
-        return _percent(self.summary["test"]["average"])
-
-
-def read_run(folder: Path | str) -> RunResult:
-    """Read a run's folder; a ValueError names the file that is missing or broken."""
-    folder = Path(folder)
-    return RunResult(
-        folder=folder,
-        summary=_read_summary(folder / "summary.json"),
-        records=_read_records(folder / "records.jsonl"),
-        config=_read_config(folder / "config.toml"),
-    )
-
-
-def _read_text(path: Path, hint: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: {hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
-    try:
-        summary = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(summary, dict):
-        raise ValueError(f"{path} should hold a JSON object, not {type(summary).__name__}")
-    absent = [key for key in _REQUIRED if key not in summary]
-    if absent:
-        raise ValueError(f"{path} lacks {', '.join(absent)}")
-    _check_test_scores(path, summary["test"])
-    return summary
-
-
-def _check_test_scores(path: Path, test: object) -> None:
-    if not isinstance(test, dict) or "average" not in test or not set(test) - set(_AGGREGATES):
-        raise ValueError(f'{path}: "test" should hold a score per site and "average", found {test!r}')
-    for site, score in test.items():
-        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
-            raise ValueError(f'{path}: "test" of {site!r} should be a number, found {score!r}')
-
-
-def _read_records(path: Path) -> list[Record]:
-    lines = _read_text(path, "a run writes its records there").splitlines()
-    return [_parse_record(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-def _parse_record(path: Path, number: int, line: str) -> Record:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {number} is not valid JSON: {error}") from None
-    if not isinstance(record, dict) or not {"round", "site", "phase"} <= record.keys():
-        raise ValueError(f"{path}, line {number} should hold round, site and phase, found {line!r}")
-    return record
-
-
-def _read_config(path: Path) -> str:
-    if not path.exists():  # scores can be read without it
-        return ""
-    text = _read_text(path, "")
-    try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
-    return text
-
-
-def _percent(score: float | None) -> float:
-    return math.nan if score is None else 100.0 * score
 
 
 @dataclass(frozen=True)
@@ -208,11 +72,11 @@ def methods_of(runs: Sequence[RunResult]) -> list[MethodScores]:
 
 def _check_comparable(runs: Sequence[RunResult]) -> None:
     if not runs:
-        raise ValueError("no runs given: a table or figure needs at least one")
+        raise UsageError("no runs given: a table or figure needs at least one")
     for name in ("task", "metric_name"):
         values = sorted({str(run.summary[name]) for run in runs})
         if len(values) > 1:
-            raise ValueError(f"runs with different {name} do not belong in one table: {', '.join(values)}")
+            raise UsageError(f"runs with different {name} do not belong in one table: {', '.join(values)}")
 
 
 def _check_seeds_differ(label: str, runs: Sequence[RunResult]) -> None:
@@ -220,7 +84,7 @@ def _check_seeds_differ(label: str, runs: Sequence[RunResult]) -> None:
     for run in runs:
         other = first_with.setdefault(run.seed, run)
         if other is not run:
-            raise ValueError(
+            raise UsageError(
                 f"{label} ran twice with seed {run.seed}: {other.folder} and {run.folder}. "
                 'Give variations their own "title", or report them apart'
             )

@@ -23,11 +23,16 @@ def classification_scores(logits: Sequence[Tensor], images: LabelledImages, thor
     scores = {"metric": (predicted == labels).float().mean().item()}
     if positive.any() and not positive.all():  # else the other three say nothing
         scores |= {
-            "auc": float(compute_roc_auc(outputs.softmax(dim=1)[:, 1], labels)),
+            # Log-odds rank like probabilities but do not end at 1, where confident predictions would tie.
+            "auc": float(compute_roc_auc(_log_odds(outputs), labels)),
             "sensitivity": (predicted == 1)[positive].float().mean().item(),
             "specificity": (predicted == 0)[~positive].float().mean().item(),
         }
     return scores
+
+
+def _log_odds(outputs: Tensor) -> Tensor:
+    return outputs[:, 1] - torch.cat([outputs[:, :1], outputs[:, 2:]], dim=1).logsumexp(dim=1)
 
 
 def segmentation_scores(logits: Sequence[Tensor], images: LabelledImages, thorough: bool) -> Scores:

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from harmofl.data.phantoms.stain import blurred
 
-# Pixels of all images drawn at once; bounds the memory.
-PIXELS_AT_ONCE = 250_000
+# Pixels of all images drawn at once: bounds the memory, and keeps it within the processor's cache.
+PIXELS_AT_ONCE = 150_000
 # The outline of a nucleus is an ellipse whose radius is modulated by waves with these numbers of periods.
 WAVES = (2, 3, 4)
 LARGEST_OUTLINE = 1.25
 PUSHES = 10
-SIZE_CLASSES = 6
+SIZE_CLASSES = 12
 ELBOW_ROOM = 1.12
 CELL_RADIUS = 1.75
 # Blur in pixels of 0.5 µm of what lies outside the focal plane.
@@ -173,10 +173,6 @@ def populate(population: Population, gaps: Tensor, generator: torch.Generator) -
     area = (size + 2 * margin) ** 2
     places = math.ceil(float((population.coverage * area / (math.pi * population.radius**2)).max()))
     shape = (len(gaps), places)
-
-    def around(mean: Tensor, spread: float) -> Tensor:
-        return mean[:, None] + normal(shape, 0, spread, generator)
-
     radius = population.radius[:, None] * (population.size_variation[:, None] * normal(shape, 0, 1, generator)).exp()
     covered = (math.pi * radius**2).cumsum(1) / area
     radius = torch.where(covered <= population.coverage[:, None], radius, torch.zeros_like(radius))
@@ -192,7 +188,7 @@ def populate(population: Population, gaps: Tensor, generator: torch.Generator) -
         angle=uniform(shape, 0, math.pi, generator),
         waves=normal((*shape, len(WAVES), 2), 0, 1, generator) * irregularity[..., None, None],
         darkness=population.darkness[:, None] * normal(shape, 0, 0.16, generator).exp(),
-        paleness=around(population.paleness, 0.15).clamp(0, 1),
+        paleness=(population.paleness[:, None] + normal(shape, 0, 0.15, generator)).clamp(0, 1),
         defocused=torch.rand(shape, generator=generator) < population.defocused[:, None],
     )
 

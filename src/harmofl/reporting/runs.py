@@ -1,0 +1,150 @@
+"""The folders of finished runs, read with care: an error names the file that is missing or broken."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harmofl.errors import UsageError
+
+Record = Mapping[str, Any]
+
+METRIC_NAMES = {"accuracy": "accuracy", "dice": "Dice score"}
+
+_AGGREGATES = ("average", "std")
+_REQUIRED = ("task", "method", "seed", "metric_name", "test")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one finished run left behind."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    records: Sequence[Record]
+    config: str = ""
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self.summary["task"])
+
+    @property
+    def method(self) -> str:
+        """The method's name in the catalogue."""
+        return str(self.summary["method"])
+
+    @property
+    def title(self) -> str:
+        """The method's display name."""
+        return str(self.summary.get("title") or self.method)
+
+    @property
+    def seed(self) -> int:
+        """The seed of initialization and order."""
+        return int(self.summary["seed"])
+
+    @property
+    def metric_name(self) -> str:
+        """The score's name as words."""
+        name = str(self.summary["metric_name"])
+        return METRIC_NAMES.get(name, name)
+
+    @property
+    def norm(self) -> str:
+        """The network's normalization layers, or nothing if the run did not say."""
+        return str(self.summary.get("norm") or "")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting of the run, as `config.toml` holds them."""
+        return tomllib.loads(self.config)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The test score of each site, in percent."""
+        test = self.summary["test"]
+        return {site: _percent(score) for site, score in test.items() if site not in _AGGREGATES}
+
+    @property
+    def average(self) -> float:
+        """The mean test score over sites, in percent."""
+        return _percent(self.summary["test"]["average"])
+
+
+def read_run(folder: Path | str) -> RunResult:
+    """Read a run's folder; a UsageError names the file that is missing or broken."""
+    folder = Path(folder)
+    return RunResult(
+        folder=folder,
+        summary=_read_summary(folder / "summary.json"),
+        records=_read_records(folder / "records.jsonl"),
+        config=_read_config(folder / "config.toml"),
+    )
+
+
+def _read_text(path: Path, hint: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing: {hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
+    try:
+        summary = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(summary, dict):
+        raise UsageError(f"{path} should hold a JSON object, not {type(summary).__name__}")
+    absent = [key for key in _REQUIRED if key not in summary]
+    if absent:
+        raise UsageError(f"{path} lacks {', '.join(absent)}")
+    _check_test_scores(path, summary["test"])
+    return summary
+
+
+def _check_test_scores(path: Path, test: object) -> None:
+    if not isinstance(test, dict) or "average" not in test or not set(test) - set(_AGGREGATES):
+        raise UsageError(f'{path}: "test" should hold a score per site and "average", found {test!r}')
+    for site, score in test.items():
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            raise UsageError(f'{path}: "test" of {site!r} should be a number, found {score!r}')
+
+
+def _read_records(path: Path) -> list[Record]:
+    lines = _read_text(path, "a run writes its records there").splitlines()
+    return [_parse_record(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parse_record(path: Path, number: int, line: str) -> Record:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}, line {number} is not valid JSON: {error}") from None
+    if not isinstance(record, dict) or not {"round", "site", "phase"} <= record.keys():
+        raise UsageError(f"{path}, line {number} should hold round, site and phase, found {line!r}")
+    return record
+
+
+def _read_config(path: Path) -> str:
+    if not path.exists():  # scores can be read without it
+        return ""
+    text = _read_text(path, "")
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+    return text
+
+
+def _percent(score: float | None) -> float:
+    return math.nan if score is None else 100.0 * score

@@ -1,0 +1,158 @@
+"""What finished runs show, in words: honest about who is ahead, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harmofl.reporting.runs import RunResult
+from harmofl.reporting.tables import MethodScores, methods_of, sites_of
+
+
+def title_for(runs: Sequence[RunResult]) -> str:
+    """Name the methods and the task."""
+    labels = [method.label for method in methods_of(runs)]
+    return f"{listed(labels) if len(labels) <= 3 else f'{len(labels)} methods'} on {runs[0].task}"
+
+
+def summarize(runs: Sequence[RunResult]) -> list[str]:
+    """Say what the records show, whoever is ahead."""
+    order = ranked(runs)
+    sentences = [_who_is_ahead(order, runs)] if order else ["No run has an average test score."]
+    sentences += _harmofl_behind(order)
+    sentences += _at_the_sites(order, sites_of(runs))
+    sentences += _how_sure(order)
+    sentences += _references(runs)
+    sentences += _failures(runs)
+    sentences += _phantoms(runs)
+    return sentences
+
+
+def ranked(runs: Sequence[RunResult]) -> list[MethodScores]:
+    """Order the methods in competition by their average; without one, a method has no place."""
+    competing = [method for method in methods_of(runs) if not method.is_reference]
+    scored = [method for method in competing if method.average == method.average]
+    return sorted(scored, key=lambda method: -method.average)
+
+
+def _who_is_ahead(order: Sequence[MethodScores], runs: Sequence[RunResult]) -> str:
+    leader = order[0]
+    quantity = f"average test {runs[0].metric_name} over {_count(len(sites_of(runs)), 'hospital')}"
+    if len(order) == 1:
+        return f"{leader.label} reaches {percent(leader.average)} {quantity}."
+    level = [method.label for method in order if is_level(leader.average, method.average)]
+    if len(level) > 1:
+        return f"{listed(level)} are level at {percent(leader.average)} {quantity}."
+    second = order[1]
+    gap = points(leader.average - second.average)
+    return (
+        f"{leader.label} is ahead with {percent(leader.average)} {quantity}, "
+        f"{gap} more than {second.label} ({percent(second.average)})."
+    )
+
+
+def _harmofl_behind(order: Sequence[MethodScores]) -> list[str]:
+    own = next((method for method in order if method.runs[0].method == "harmofl"), None)
+    if own is None or is_level(order[0].average, own.average):
+        return []
+    gap = points(order[0].average - own.average)
+    return [f"{own.label} does not win here: it is {gap} behind {order[0].label}."]
+
+
+def _at_the_sites(order: Sequence[MethodScores], sites: Sequence[str]) -> list[str]:
+    if not order:
+        return []
+    leader = order[0]
+    scores = {site: leader.mean_at(site) for site in sites if leader.mean_at(site) == leader.mean_at(site)}
+    if len(scores) < 2:
+        return []
+    best, worst = max(scores, key=scores.__getitem__), min(scores, key=scores.__getitem__)
+    sentence = (
+        f"{leader.label} does best at {_hospital(best)} ({percent(scores[best])}) "
+        f"and worst at {_hospital(worst)} ({percent(scores[worst])})"
+    )
+    return [sentence + (_compared(scores, order[1]) if len(order) > 1 else "") + "."]
+
+
+def _compared(scores: Mapping[str, float], second: MethodScores) -> str:
+    gaps = {site: score - second.mean_at(site) for site, score in scores.items()}
+    gaps = {site: gap for site, gap in gaps.items() if gap == gap}
+    if not gaps:
+        return ""
+    most, least = max(gaps, key=gaps.__getitem__), min(gaps, key=gaps.__getitem__)
+    ahead = sum(gap > 0 and not is_level(gap, 0) for gap in gaps.values())
+    where = f"all {len(gaps)}" if ahead == len(gaps) else f"{ahead} of {len(gaps)}"
+    text = f"; it is ahead of {second.label} at {where} hospitals"
+    if ahead:
+        text += f", most at {_hospital(most)} ({_signed(gaps[most])})"
+    if gaps[least] < 0 and not is_level(gaps[least], 0):
+        text += f", and furthest behind at {_hospital(least)} ({_signed(gaps[least])})"
+    return text
+
+
+def _how_sure(order: Sequence[MethodScores]) -> list[str]:
+    if len(order) < 2:
+        return []
+    leader, second = order[:2]
+    shared = sorted(leader.averages.keys() & second.averages.keys())
+    if max(len(leader.runs), len(second.runs)) == 1:
+        return ["This compares one run per method: another seed can turn a small difference around."]
+    if len(shared) < 2:
+        return [f"{leader.label} and {second.label} ran with different seeds, so their gap is less certain."]
+    wins = sum(leader.averages[seed] > second.averages[seed] for seed in shared)
+    return [f"Seed by seed, {leader.label} is ahead of {second.label} in {wins} of {len(shared)}."]
+
+
+def _references(runs: Sequence[RunResult]) -> list[str]:
+    references = [method for method in methods_of(runs) if method.is_reference]
+    scores = [f"{method.label} {percent(method.average)}" for method in references]
+    return [f"For reference: {listed(scores)}."] if scores else []
+
+
+def _failures(runs: Sequence[RunResult]) -> list[str]:
+    updates = [record for run in runs for record in run.records if record["phase"] == "train"]
+    updates = [record for record in updates if record["site"] != "server"]
+    failed = [record for record in updates if "error" in record]
+    if not failed:
+        return []
+    sites = [_hospital(str(site)) for site in dict.fromkeys(record["site"] for record in failed)]
+    left_out = "was" if len(failed) == 1 else "were"
+    return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({listed(sites)})."]
+
+
+def _phantoms(runs: Sequence[RunResult]) -> list[str]:
+    sources = [run.settings["data"].get("folder") for run in runs if "data" in run.settings]
+    if not sources or any(sources):
+        return []
+    return ["The images are phantoms, made by this software: they show how methods behave, not how well they diagnose."]
+
+
+def is_level(first: float, second: float) -> bool:
+    """Whether two percentages read the same."""
+    return abs(first - second) < 0.05
+
+
+def percent(value: float) -> str:
+    """A score as it reads in a sentence."""
+    return f"{value:.1f} %" if value == value else "no score"
+
+
+def points(gap: float) -> str:
+    """A difference of two percentages."""
+    return f"{gap:.1f} {'point' if f'{gap:.1f}' == '1.0' else 'points'}"
+
+
+def _signed(gap: float) -> str:
+    return f"{gap:+.1f}".replace("-", "−") + " points"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _hospital(site: str) -> str:
+    return f"hospital {site}" if len(site) <= 2 else site  # "A" alone would not read as a place
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas and a last "and"."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
