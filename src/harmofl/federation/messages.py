@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -52,6 +52,9 @@ class Reply:
     error: str = ""
 
 
+Message = TypeVar("Message", Request, Reply)
+
+
 def encode(message: Request | Reply) -> bytes:
     """Pack a message as safetensors, its plain fields as JSON in the header."""
     plain = {name: value for name, value in _plain(message).items() if name not in ("state", "measurement")}
@@ -66,21 +69,21 @@ def _plain(message: Request | Reply) -> dict[str, Any]:
 
 def decode_request(data: bytes) -> Request:
     """Unpack a request."""
-    plain, state, measurement = _unpack(data)
-    return Request(**(plain | {"keep": tuple(plain["keep"])}), state=state, measurement=measurement)
+    return _decode(Request, data)
 
 
 def decode_reply(data: bytes) -> Reply:
     """Unpack a reply."""
-    plain, state, measurement = _unpack(data)
-    return Reply(**plain, state=state, measurement=measurement)
+    return _decode(Reply, data)
 
 
-def _unpack(data: bytes) -> tuple[dict[str, Any], State, State]:
+def _decode(kind: type[Message], data: bytes) -> Message:
     header_length = int.from_bytes(data[:8], "little")
     try:
         tensors = load_tensors(data)
         plain = json.loads(json.loads(data[8 : 8 + header_length])["__metadata__"]["message"])
+        if "keep" in plain:
+            plain["keep"] = tuple(plain["keep"])
+        return kind(**plain, state=unprefixed("state", tensors), measurement=unprefixed("measurement", tensors))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"not a message: {error}") from None
-    return plain, unprefixed("state", tensors), unprefixed("measurement", tensors)

@@ -28,7 +28,7 @@ PAPER = {
 SMALL = {
     "data": {"size": 64, "images": 120},
     "model": {"features": 8},
-    "training": {"rounds": 20, "learning_rate": 1e-3},
+    "training": {"rounds": 16, "learning_rate": 3e-3, "learning_rate_schedule": "cosine"},
 }
 SMOKE = {
     "data": {"size": 32, "images": 20},

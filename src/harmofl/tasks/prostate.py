@@ -25,9 +25,15 @@ PAPER = {
     },
 }
 SMALL = {
-    "data": {"size": 64, "images": 16},
+    "data": {"size": 48, "images": 16},
     "model": {"features": 8},
-    "training": {"rounds": 20, "batch_size": 8, "learning_rate": 1e-3, "augmentation": "none"},
+    "training": {
+        "rounds": 16,
+        "batch_size": 8,
+        "learning_rate": 3e-3,
+        "learning_rate_schedule": "cosine",
+        "augmentation": "none",
+    },
 }
 SMOKE = {
     "data": {"size": 32, "images": 10},

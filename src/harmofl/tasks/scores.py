@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -79,4 +80,6 @@ def _hd95(found: Tensor, truth: Tensor) -> Scores:
     both = found[:, 1].flatten(1).any(dim=1) & truth[:, 1].flatten(1).any(dim=1)
     if not both.any():
         return {}
-    return {"hd95": compute_hausdorff_distance(found[both], truth[both], percentile=95).mean().item()}
+    with warnings.catch_warnings():  # MONAI calls its own deprecated function
+        warnings.filterwarnings("ignore", category=FutureWarning, message=".*get_mask_edges.*")
+        return {"hd95": compute_hausdorff_distance(found[both], truth[both], percentile=95).mean().item()}

@@ -1,0 +1,1 @@
+"""Makes `runs`, the helpers of many tests, importable from every folder below."""

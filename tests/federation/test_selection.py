@@ -1,0 +1,34 @@
+import json
+
+from harmofl.federation.selection import Selection
+
+
+def test_the_best_mean_score_is_selected_and_the_earlier_round_where_scores_are_equal() -> None:
+    selection = Selection(per_site=False, best={})
+    for number, scores in enumerate([{"A": 0.1, "B": 0.5}, {"A": 0.5, "B": 0.5}, {"A": 0.4, "B": 0.6}], start=1):
+        selection = selection.after(number, scores)
+    assert selection.round_for("A") == selection.round_for("B") == 2
+    assert selection.rounds() == {2}
+
+
+def test_a_round_that_more_sites_scored_comes_before_a_better_score_of_fewer() -> None:
+    selection = Selection(per_site=False, best={}).after(1, {"A": 0.2, "B": 0.2}).after(2, {"A": 0.9})
+    assert selection.round_for("A") == 1
+    assert Selection(per_site=False, best={}).after(1, {"A": 0.9}).after(2, {"A": 0.2, "B": 0.2}).round_for("A") == 2
+
+
+def test_each_site_selects_its_own_round_where_nothing_is_shared() -> None:
+    selection = Selection(per_site=True, best={})
+    selection = selection.after(1, {"A": 0.9, "B": 0.1}).after(2, {"A": 0.8, "B": 0.3}).after(3, {"A": 0.9})
+    assert (selection.round_for("A"), selection.round_for("B")) == (1, 2)
+    assert selection.rounds() == {1, 2}
+
+
+def test_a_round_that_nobody_scored_changes_nothing() -> None:
+    selection = Selection(per_site=False, best={}).after(1, {"A": 0.5})
+    assert selection.after(2, {}) == selection
+
+
+def test_it_survives_a_checkpoint() -> None:
+    selection = Selection(per_site=True, best={}).after(1, {"A": 0.1, "B": 1 / 3})
+    assert Selection.from_json(json.loads(json.dumps(selection.to_json()))) == selection

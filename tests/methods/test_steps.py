@@ -1,0 +1,226 @@
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+
+from harmofl import AmplitudeNormalization, PerturbedDescent
+from harmofl.methods.steps import descend
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "SGD": lambda weights: SGD(weights, lr=0.1),
+    "SGD with momentum and decay": lambda weights: SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "SGD with Nesterov momentum": lambda weights: SGD(weights, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda weights: Adam(weights, lr=0.1),
+    "Adam with AMSGrad": lambda weights: Adam(weights, lr=0.1, amsgrad=True),
+    "AdamW": lambda weights: AdamW(weights, lr=0.1),
+    "RMSprop": lambda weights: RMSprop(weights, lr=0.1, momentum=0.5),
+    "Adagrad": lambda weights: Adagrad(weights, lr=0.1),
+    "NAdam": lambda weights: NAdam(weights, lr=0.1),
+}
+
+
+class Quadratic(nn.Module):
+    """½ Σ aᵢ θᵢ² with a = (3, 2), in two weights: its gradient at (1, 2) is (3, 4), of norm 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+        self.second = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def loss(self) -> Tensor:
+        return (3 * self.first.square() + 2 * self.second.square()) / 2
+
+    @property
+    def values(self) -> list[float]:
+        return [self.first.item(), self.second.item()]
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(8, 2)
+    )
+
+
+def loss_of(network: nn.Module) -> Callable[[], Tensor]:
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    return lambda: F.cross_entropy(network(images), torch.tensor([0, 1, 1]))
+
+
+def test_descend_makes_one_step_and_returns_the_loss_before_it() -> None:
+    model = Quadratic()
+    loss = descend(model, SGD(model.parameters(), lr=0.1), model.loss)
+    assert loss.item() == pytest.approx(5.5)
+    assert not loss.requires_grad
+    assert model.values == pytest.approx([1 - 0.3, 2 - 0.4])
+
+
+def test_perturbed_descent_steps_with_the_gradient_found_at_the_end_of_the_perturbation() -> None:
+    model = Quadratic()
+    loss = PerturbedDescent(radius=0.5)(model, SGD(model.parameters(), lr=0.1), model.loss)
+    # δ = 0.5 · (3, 4)/5 = (0.3, 0.4); the gradient at (1.3, 2.4) is (3.9, 4.8).
+    assert loss.item() == pytest.approx(5.5)
+    assert not loss.requires_grad
+    assert model.values == pytest.approx([1 - 0.39, 2 - 0.48])
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_perturbed_descent_is_the_optimizers_step_with_that_gradient(make: Callable[[Any], Optimizer]) -> None:
+    model, curvature = Quadratic(), torch.tensor([3.0, 2.0], dtype=torch.float64)
+    by_hand = nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    optimizer, optimizer_by_hand = make(model.parameters()), make([by_hand])
+    for _ in range(4):
+        PerturbedDescent(radius=0.3)(model, optimizer, model.loss)
+        gradient = curvature * by_hand.detach()
+        by_hand.grad = curvature * (by_hand.detach() + 0.3 * gradient / gradient.square().sum().sqrt())
+        optimizer_by_hand.step()
+        assert model.values == pytest.approx(by_hand.tolist(), rel=1e-12)
+
+
+def test_weights_are_put_back_exactly() -> None:
+    network = small_network()
+    before = copy.deepcopy(list(network.parameters()))
+    PerturbedDescent(radius=0.05)(network, SGD(network.parameters(), lr=0.0), loss_of(network))
+    assert all(torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
+
+
+def test_weights_are_put_back_exactly_if_the_second_pass_fails() -> None:
+    model = Quadratic()
+    calls = []
+
+    def compute_loss() -> Tensor:
+        calls.append(model.values)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        return model.loss()
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        PerturbedDescent(radius=0.5)(model, SGD(model.parameters(), lr=0.1), compute_loss)
+    assert calls[1] == pytest.approx([1.3, 2.4])
+    assert model.values == [1, 2]
+
+
+def test_the_loss_is_computed_twice_and_the_perturbation_has_the_radius_as_its_length() -> None:
+    network = small_network()
+    seen = []
+    compute_loss = loss_of(network)
+
+    def watched() -> Tensor:
+        seen.append(nn.utils.parameters_to_vector(network.parameters()).detach())
+        return compute_loss()
+
+    PerturbedDescent(radius=0.05)(network, SGD(network.parameters(), lr=0.1), watched)
+    assert len(seen) == 2
+    assert (seen[1] - seen[0]).norm().item() == pytest.approx(0.05, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_radius_zero_equals_plain_descent_to_the_bit(make: Callable[[Any], Optimizer]) -> None:
+    states = []
+    for step in (descend, PerturbedDescent(radius=0)):
+        network = small_network()
+        optimizer = make(network.parameters())
+        torch.manual_seed(2)
+        losses = [step(network, optimizer, loss_of(network)) for _ in range(3)]
+        states.append([*losses, *network.state_dict().values(), torch.get_rng_state()])
+    assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+def test_buffers_are_left_as_the_first_pass_left_them() -> None:
+    perturbed, plain = small_network(), small_network()
+    PerturbedDescent(radius=0.5)(perturbed, SGD(perturbed.parameters(), lr=0.1), loss_of(perturbed))
+    descend(plain, SGD(plain.parameters(), lr=0.1), loss_of(plain))
+    assert perturbed[1].num_batches_tracked.item() == 1
+    assert not torch.equal(plain[1].running_mean, torch.zeros(2))
+    assert all(torch.equal(one, other) for one, other in zip(perturbed.buffers(), plain.buffers(), strict=True))
+
+
+def test_a_harmonizer_inside_the_model_learns_a_batch_once() -> None:
+    layer = AmplitudeNormalization((1, 1, 1), "dc", decay=0.5)
+    model = nn.Sequential(layer, nn.Conv2d(1, 1, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for mean in (1.0, 4.0):
+        images = torch.full((1, 1, 1, 1), mean)
+        PerturbedDescent(radius=0.1)(model, optimizer, lambda images=images: model(images).square().sum())
+    # From zero: 0.5, then 0.5·0.5 + 0.5·4 = 2.25; the weights sum to 0.75.
+    assert layer.amplitude.item() == pytest.approx(2.25 / 0.75)
+
+
+def test_dropout_repeats_its_mask_and_randomness_goes_on_as_after_one_pass() -> None:
+    weight = nn.Linear(64, 1, bias=False)
+    dropout = nn.Dropout(0.5)
+    masks = []
+
+    def compute_loss() -> Tensor:
+        kept = dropout(torch.ones(64))
+        masks.append(kept)
+        return weight(kept).sum()
+
+    torch.manual_seed(3)
+    PerturbedDescent(radius=0.1)(weight, SGD(weight.parameters(), lr=0.1), compute_loss)
+    after = torch.rand(4)
+    torch.manual_seed(3)
+    once = dropout(torch.ones(64))
+    assert 0 < (once == 0).sum() < 64
+    assert torch.equal(masks[0], once)
+    assert torch.equal(masks[1], once)
+    assert torch.equal(after, torch.rand(4))
+
+
+def test_a_zero_gradient_moves_nothing() -> None:
+    model = Quadratic()
+    seen = []
+
+    def compute_loss() -> Tensor:
+        seen.append(model.values)
+        return model.loss() * 0
+
+    PerturbedDescent(radius=0.5)(model, SGD(model.parameters(), lr=0.1), compute_loss)
+    assert seen == [[1, 2], [1, 2]]
+    assert model.values == [1, 2]
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-21, 1e-25, 1e-38])
+def test_a_gradient_whose_squares_underflow_never_moves_further_than_the_radius(size: float) -> None:
+    weight = nn.Linear(4, 1, bias=False)
+    before = weight.weight.detach().clone()
+    moved = []
+
+    def compute_loss() -> Tensor:
+        moved.append((weight.weight.detach() - before).norm().item())
+        return size * weight.weight.sum()
+
+    PerturbedDescent(radius=0.5)(weight, SGD(weight.parameters(), lr=0.1), compute_loss)
+    assert moved[1] <= 0.5 * (1 + 1e-5)
+    assert weight.weight.isfinite().all()
+
+
+def test_weights_without_a_gradient_are_left_alone() -> None:
+    model = Quadratic()
+    model.unused = nn.Parameter(torch.tensor(0.1))
+    model.frozen = nn.Parameter(torch.tensor(0.2), requires_grad=False)
+    optimizer = SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+    PerturbedDescent(radius=0.5)(model, optimizer, model.loss)
+    assert model.unused.item() == torch.tensor(0.1).item()
+    assert model.frozen.item() == torch.tensor(0.2).item()
+    assert model.unused.grad is None
+    # The unused weights take no part in the norm: as by hand, with weight decay 0.5 · θ.
+    assert model.values == pytest.approx([1 - 0.39 - 0.05, 2 - 0.48 - 0.1])
+
+
+def test_the_norm_spans_all_groups_of_the_optimizer() -> None:
+    model = Quadratic()
+    optimizer = SGD([{"params": [model.first], "lr": 0.1}, {"params": [model.second], "lr": 0.2}])
+    PerturbedDescent(radius=0.5)(model, optimizer, model.loss)
+    assert model.values == pytest.approx([1 - 0.39, 2 - 2 * 0.48])
+
+
+@pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf")])
+def test_a_radius_that_is_negative_or_not_finite_is_refused(radius: float) -> None:
+    with pytest.raises(ValueError, match="radius"):
+        PerturbedDescent(radius=radius)
