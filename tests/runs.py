@@ -190,12 +190,7 @@ def serve(
             Server(find("histology"), chosen, settings, transport, folder, run).run()
     finally:
         folder.release()
-        transport_of[out] = transport
     return transport
-
-
-transport_of: dict[Path, Altered] = {}
-"""The transports of runs that failed, too."""
 
 
 def altered(reply: Reply, **values: Any) -> Reply:

@@ -38,9 +38,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_kill_left_behind_is_removed_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_kill_left_behind_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (".lock", "notes.part", "kept.txt"):
         (tmp_path / name).touch()
     with monkeypatch.context() as patch:  # as after kill -9: the file is never renamed, and nobody cleans up

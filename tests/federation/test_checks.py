@@ -78,7 +78,10 @@ def test_replies_come_in_the_order_of_names_and_each_as_soon_as_possible() -> No
 
 def test_a_site_that_never_answers_has_an_error() -> None:
     replies = list(in_order([Reply("B", num_steps=3)], ["A", "B"]))
-    assert [(answer.site, answer.error, answer.num_steps) for answer in replies] == [("A", "no answer", 0), ("B", "", 3)]
+    assert [(answer.site, answer.error, answer.num_steps) for answer in replies] == [
+        ("A", "no answer", 0),
+        ("B", "", 3),
+    ]
 
 
 def test_the_mean_is_plain_and_keeps_the_type() -> None:

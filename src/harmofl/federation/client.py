@@ -14,8 +14,8 @@ from torch import Generator, Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, Optimizer
 
-from harmofl.data.augmentation import dihedral
 from harmofl.data.images import LabelledImages, Site, seed_of
+from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.store import Store
 from harmofl.inference.folder import write_model
@@ -57,6 +57,7 @@ class Client:
         self.model_folder = model_folder
         self.device = choose_device(settings.device)
         self.shared = method.shares(model.network)
+        self._inputs = TrainingInputs(site.train, settings.training, self.device)
         self._blank_harmonizer = copy.deepcopy(method.harmonizer(model_image_shape(task, settings)).state_dict())
 
     def answer(self, request: Request) -> Reply:
@@ -92,7 +93,9 @@ class Client:
         restore_optimizer(optimizer, unprefixed("optimizer", kept))
 
         started = time.perf_counter()
-        summary, num_steps = self._descend(request.round, optimizer, previous=unprefixed("previous", kept))
+        generator = Generator().manual_seed(seed_of(self.settings.seed, request.round, self.site.name, "order"))
+        batches = self._inputs.batches(self.model.harmonizer, learns_amplitude, generator)
+        summary, num_steps = self._descend(batches, optimizer, previous=unprefixed("previous", kept))
         seconds = time.perf_counter() - started
 
         if not all(tensor.isfinite().all() for tensor in self.model.network.state_dict().values()):
@@ -107,20 +110,20 @@ class Client:
             metrics={"train": summary | {"seconds": seconds}} | scores,
         )
 
-    def _descend(self, round_number: int, optimizer: Optimizer, previous: State) -> tuple[Scores, int]:
-        """Run the local epochs; return the mean loss and the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the steps K."""
-        network, harmonizer = self.model.network, self.model.harmonizer
+    def _descend(
+        self, batches: Iterator[tuple[Tensor, Tensor]], optimizer: Optimizer, previous: State
+    ) -> tuple[Scores, int]:
+        """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
+        network = self.model.network
         weights = list(network.parameters())
         start = torch._foreach_clone([weight.detach() for weight in weights])
         terms = self._penalty_terms(start, previous)
-        generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
         total_loss = torch.zeros((), device=self.device)
         total_drift = torch.zeros((), device=self.device)
         num_steps, num_images = 0, 0
 
         self.model.train()
-        for images, targets in self._batches(generator):
-            inputs = harmonizer(images)  # once a step, even if the step makes two passes
+        for inputs, targets in batches:  # harmonized already: once a step, even if the step makes two passes
 
             def compute_loss(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
                 if not terms:
@@ -129,23 +132,12 @@ class Client:
                 batch = Batch(weights, inputs, representation)
                 return torch.stack([self.task.loss(logits, targets), *(term(batch) for term in terms)]).sum()
 
-            total_loss += self.method.step(network, optimizer, compute_loss) * len(images)
+            total_loss += self.method.step(network, optimizer, compute_loss) * len(inputs)
             with torch.no_grad():
                 total_drift += squared_distance(weights, start)
             num_steps += 1
-            num_images += len(images)
+            num_images += len(inputs)
         return {"loss": float(total_loss) / num_images, "drift": float(total_drift) / num_steps}, num_steps
-
-    def _batches(self, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Shuffled batches of all local epochs, augmented, on the device."""
-        training, train = self.settings.training, self.site.train
-        for _ in range(training.local_epochs):
-            order = torch.randperm(len(train), generator=generator)
-            for indices in in_batches(order, training.batch_size):
-                images, targets = train.images[indices], train.targets[indices]
-                if training.augmentation == "dihedral":
-                    images, targets = dihedral(images, targets, generator)
-                yield to_device(images, self.device), targets.to(self.device)
 
     def _penalty_terms(self, start: Sequence[Tensor], previous: State) -> list[Term]:
         network = self.model.network
@@ -218,14 +210,6 @@ def score(model: Model, task: Task, images: LabelledImages, batch_size: int, tho
 def to_device(images: Tensor, device: torch.device) -> Tensor:
     """Bring images where they are computed with, in the layout in which convolutions are fastest."""
     return images.to(device, memory_format=CHANNELS_LAST)
-
-
-def in_batches(order: Tensor, size: int) -> list[Tensor]:
-    """Batches of a size; a last batch of one image joins the one before, as batch norm needs two."""
-    batches = list(torch.split(order, size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches
 
 
 def frozen_representation(network: Network, state: State | None = None) -> Represent:

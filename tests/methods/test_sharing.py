@@ -1,0 +1,61 @@
+import pytest
+from torch import nn
+
+from harmofl.methods.sharing import all_but_batch_norm, everything, nothing
+from harmofl.models.network import build_network
+
+
+class Block(nn.Module):
+    """Batch norm under a name without "bn", and a convolution under a name with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn_free = nn.Conv2d(1, 2, 3)
+        self.scaling = nn.BatchNorm2d(2)
+        self.inner = nn.Sequential(
+            nn.Linear(2, 2), nn.BatchNorm1d(2), nn.GroupNorm(1, 2), nn.InstanceNorm2d(2, affine=True)
+        )
+
+
+def test_everything_is_every_weight_and_buffer() -> None:
+    network = Block()
+    assert everything(network) == list(network.state_dict())
+
+
+def test_nothing_is_nothing() -> None:
+    assert nothing(Block()) == []
+
+
+def test_batch_norm_is_found_by_its_type_whatever_its_name() -> None:
+    assert all_but_batch_norm(nn.Sequential(Block())) == [
+        "0.bn_free.weight",
+        "0.bn_free.bias",
+        "0.inner.0.weight",
+        "0.inner.0.bias",
+        "0.inner.2.weight",
+        "0.inner.2.bias",
+        "0.inner.3.weight",
+        "0.inner.3.bias",
+    ]
+
+
+def test_a_network_that_is_batch_norm_shares_nothing() -> None:
+    assert all_but_batch_norm(nn.BatchNorm2d(2)) == []
+
+
+@pytest.mark.parametrize("name", ["densenet-small", "unet"])
+def test_batch_norm_of_the_networks_stays_at_the_site(name: str) -> None:
+    network = build_network(name, channels=1, classes=2, features=4, norm="batch", seed=0)
+    shared = set(all_but_batch_norm(network))
+    layers = dict(network.named_modules())
+    owners = {entry: layers[entry.rpartition(".")[0]] for entry in network.state_dict()}
+    kept = {entry for entry, layer in owners.items() if type(layer) is nn.BatchNorm2d}
+    num_layers = sum(type(layer) is nn.BatchNorm2d for layer in layers.values())
+    assert shared == network.state_dict().keys() - kept
+    assert len(kept) == 5 * num_layers > 0  # weight, bias, mean, variance, count
+
+
+@pytest.mark.parametrize("norm", ["group", "instance", "batch-statistics"])
+def test_a_network_without_batch_norm_state_shares_everything(norm: str) -> None:
+    network = build_network("densenet-small", channels=1, classes=2, features=4, norm=norm, seed=0)  # type: ignore[arg-type]
+    assert all_but_batch_norm(network) == everything(network)

@@ -1,0 +1,74 @@
+"""Every method on every task: it trains, records and leaves a model that can be used."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from runs import records, tiny
+
+import harmofl
+from harmofl.methods.catalogue import CATALOGUE
+from harmofl.tasks import TASKS, find
+
+OWN_PARTS = ("fedbn", "local")
+SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versions", "seconds"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", CATALOGUE)
+def test_every_method_trains_on_every_task(method: str, task: str, tmp_path: Path) -> None:
+    summary = harmofl.train(task, method, preset="smoke", settings=tiny(task), out=tmp_path / "run")
+    sites = find(task).sites
+
+    assert SUMMARY <= summary.keys()
+    assert (summary["task"], summary["method"], summary["seed"]) == (task, method, 0)
+    scores = [summary["test"][site] for site in sites]
+    assert summary["test"].keys() == {*sites, "average", "std"}
+    assert summary["test"]["average"] == pytest.approx(sum(scores) / len(scores))
+    variance = sum((score - sum(scores) / len(scores)) ** 2 for score in scores) / (len(scores) - 1)
+    assert summary["test"]["std"] == pytest.approx(math.sqrt(variance))
+    assert all(0 <= score <= 1 for score in scores)
+
+    check_records(records(tmp_path / "run"), sites, trainers=find(task).participants(CATALOGUE[method]), method=method)
+    images = find(task).load_site(sites[0], harmofl_settings(task)).test[sites[0]].images
+    for site in sites if method in OWN_PARTS else [None]:
+        model = harmofl.load_model(tmp_path / "run" / "model", site=site)
+        logits = model(images)
+        assert logits.shape[:2] == (len(images), 2)
+        assert torch.isfinite(logits).all()
+        assert not model.training
+    if method in OWN_PARTS:
+        with pytest.raises(harmofl.UsageError, match=f"one model per site.*{sites[-1]}"):
+            harmofl.load_model(tmp_path / "run" / "model")
+        with pytest.raises(harmofl.UsageError, match=f"unknown site 'nowhere'.*{sites[-1]}"):
+            harmofl.load_model(tmp_path / "run" / "model", site="nowhere")
+
+
+def harmofl_settings(task: str) -> object:
+    from harmofl.settings import resolve
+
+    return resolve(task, "fedavg", "smoke", overrides=tiny(task))[0].data
+
+
+def check_records(
+    found: list[dict[str, object]], sites: tuple[str, ...], trainers: tuple[str, ...], method: str
+) -> None:
+    by_place = {
+        (r["round"], r["site"], r["phase"]): r for r in found if "selected" not in r and r["phase"] != "amplitude"
+    }
+    expected = {(number, site, "train") for number in (1, 2) for site in (*trainers, "server")}
+    expected |= {(number, site, phase) for number in (1, 2) for site in sites for phase in ("val", "test")}
+    assert by_place.keys() == expected
+    for (number, site, phase), record in by_place.items():
+        assert math.isfinite(record["loss"])  # type: ignore[arg-type]
+        if phase != "train":
+            assert 0 <= record["metric"] <= 1  # type: ignore[operator]
+        elif site != "server":
+            assert record["drift"] > 0  # type: ignore[operator]
+            assert record["num_steps"] > 0  # type: ignore[operator]
+            travels = method != "local"
+            assert (record["bytes_up"] > 0) == travels  # type: ignore[operator]
+            assert (record["bytes_down"] > 0) == (travels or number == 1)  # type: ignore[operator]
+    assert {r["site"] for r in found if r.get("selected")} == set(sites)
