@@ -13,7 +13,7 @@ help:
 	@echo "make clean   remove what these commands made"
 
 demo: install
-	$(BIN)/harmofl demo --out demo --overwrite
+	$(BIN)/harmofl demo --out demo
 
 test: lint
 	$(BIN)/pytest

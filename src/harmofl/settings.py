@@ -109,47 +109,57 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
 ) -> tuple[Settings, Method]:
     """Lay the layers over one another: schema, task's preset, method's defaults, file, overrides."""
-    from harmofl.methods import catalogue
-    from harmofl.methods.method import Method
     from harmofl.tasks import find as find_task
 
-    file = {name: dict(value) if isinstance(value, dict) else value for name, value in (file or {}).items()}
-    changes = tree_of(overrides or {})
+    changes, file = tree_of(overrides or {}), dict(file or {})
+    of_changes, of_file = _method_section(changes), _method_section(file)
     task_name = task or changes.get("task") or file.get("task")
     if not task_name:
         raise UsageError("no task given: name one with --task or in the configuration file")
     chosen_task = find_task(str(task_name))
-    in_file = file.pop("method", {})
-    in_changes = changes.pop("method", {})
-    for section in (in_file, in_changes):
-        if not isinstance(section, dict):
-            raise UsageError(f"method = {section!r}: must be a section; name it with method.name")
-    name = method or in_changes.pop("name", None) or in_file.get("name")
-    if not name:
-        raise UsageError("no method given: name one with --method or in the configuration file")
-    chosen = name if isinstance(name, Method) else catalogue.find(str(name))
-    if str(in_file.pop("name", chosen.key)).lower() != chosen.key:
-        in_file = {}  # the file's settings belong to another method
+    chosen = _chosen_method(method or of_changes.pop("name", None) or of_file.get("name"))
+    before = of_file.pop("name", None)
+    other = _chosen_method(before) if before and not chosen.is_called(before) else None
+    if other:  # the file was written for another method: what that one wanted goes, what this one wants wins
+        file, of_file = _without_wishes_of(other, file), {}
 
     preset_name = str(preset or changes.get("preset") or file.get("preset") or "small")
     if preset_name not in chosen_task.presets:
         raise unknown_name("preset", preset_name, chosen_task.presets)
     base = dict(chosen_task.presets[preset_name])
-    of_method = {name: value for name, value in base.pop("method", {}).items() if name in chosen.settings}
-    chosen = chosen.with_settings(**(of_method | in_file | in_changes))
+    of_preset = {name: value for name, value in base.pop("method", {}).items() if name in chosen.settings}
+    chosen = chosen.with_settings(**(of_preset | of_file | of_changes))
 
-    layers = (base, tree_of(chosen.defaults), tree_of(chosen.requires), file, changes)
+    wishes = tree_of({**chosen.defaults, **chosen.requires})
     tree: Tree = {}
-    for layer in layers:
+    for layer in (base, file, wishes, changes) if other else (base, wishes, file, changes):
         tree = merged(tree, layer)
-    tree |= {
-        "task": chosen_task.name,
-        "preset": preset_name,
-        "method": {"name": chosen.key} | chosen.settings,
-    }
+    tree |= {"task": chosen_task.name, "preset": preset_name, "method": {"name": chosen.key} | chosen.settings}
     settings = _validated(tree)
     _check_requirements(settings, chosen)
     return settings, chosen
+
+
+def _method_section(tree: Tree) -> Tree:
+    """Take the method's section out of a tree."""
+    section = tree.pop("method", {})
+    if not isinstance(section, dict):
+        raise UsageError(f"method = {section!r}: must be a section; name it with method.name")
+    return dict(section)
+
+
+def _chosen_method(name: str | Method | None) -> Method:
+    from harmofl.methods.catalogue import find
+
+    if not name:
+        raise UsageError("no method given: name one with --method or in the configuration file")
+    return find(str(name)) if isinstance(name, str) else name
+
+
+def _without_wishes_of(method: Method, tree: Tree) -> Tree:
+    """Drop from another method's file what that method, not the user, had set."""
+    wishes = {**method.defaults, **method.requires}
+    return tree_of({name: value for name, value in flat(tree).items() if wishes.get(name) != value})
 
 
 def _validated(tree: Tree) -> Settings:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from runs import equal, tiny
 from torch import Generator
 
 from harmofl.data.images import seed_of
@@ -12,6 +11,7 @@ from harmofl.federation.transports import Clients, threads
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find
+from runs import equal, tiny
 
 SITE = "hospital-1"
 
@@ -54,7 +54,7 @@ def test_drift_is_the_mean_over_steps_of_the_squared_distance_to_the_start(tmp_p
                     weight -= settings.training.learning_rate * gradient
             now = [weight.detach().double() for weight in network.parameters()]
             distances.append(sum(float(((a - b) ** 2).sum()) for a, b in zip(now, start, strict=True)))
-            losses += [float(loss)] * len(chosen)
+            losses += [loss.item()] * len(chosen)
 
     train = reply.metrics["train"]
     assert reply.num_steps == len(distances)

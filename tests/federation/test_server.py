@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SITES, altered, differences, equal, records, serve, tensors, tiny, train, weights
 
 from harmofl.errors import RunError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
 from harmofl.settings import resolve
 from harmofl.tasks import find
+from runs import SITES, altered, differences, equal, records, serve, tensors, tiny, train, weights
 
 
 def checkpoint(out: Path, number: int, part: str = "state") -> dict[str, torch.Tensor]:
@@ -131,7 +131,7 @@ def test_a_site_that_misses_the_first_round_joins_later(tmp_path: Path, method: 
     store = tmp_path / "run" / "checkpoint" / "sites" / missing
 
     def absent(request: Request, reply: Reply) -> Reply:
-        if request.round > 1 or reply.site != missing:
+        if (request.kind, request.round, reply.site) != ("train", 1, missing):
             return reply
         store.joinpath("round-00001.safetensors").unlink()  # as if the request had never come
         return Reply(missing, error="unreachable")
@@ -166,8 +166,10 @@ def test_the_amplitude_is_the_plain_mean_over_sites_whatever_their_weights(tmp_p
     def change(request: Request, reply: Reply) -> Reply:
         return altered(reply, num_examples=10 ** SITES.index(reply.site))
 
+    several_batches = {"training__batch_size": 3}  # one alone would be the site's mean, the same in every round
+    weighted = {"federation__weights": "examples"}
     transport = serve(
-        tmp_path / "run", change, "harmofl", rounds=3, method__schedule=schedule, federation__weights="examples"
+        tmp_path / "run", change, "harmofl", rounds=3, method__schedule=schedule, **several_batches, **weighted
     )
     amplitudes = []
     for number in range(1, 4):
@@ -197,7 +199,9 @@ def exact_amplitude() -> torch.Tensor:
     """The mean over sites of the mean over images of |sum of all pixels|, from the images themselves."""
     data = resolve("histology", "harmofl", "smoke", overrides=tiny())[0].data
     sites = [find("histology").load_site(site, data).train.images.double() for site in SITES]
-    return torch.stack([images.sum(dim=(2, 3)).abs().mean(dim=0) for images in sites]).mean(dim=0)[:, None, None].float()
+    return (
+        torch.stack([images.sum(dim=(2, 3)).abs().mean(dim=0) for images in sites]).mean(dim=0)[:, None, None].float()
+    )
 
 
 def test_scores_stand_under_the_round_whose_model_they_belong_to(tmp_path: Path) -> None:
@@ -270,7 +274,7 @@ def test_a_checkpoint_that_is_cut_short_is_skipped(tmp_path: Path) -> None:
     newest = tmp_path / "run" / "checkpoint" / "round-00002.safetensors"
     newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
     transport = serve(tmp_path / "run", method="fedadam", rounds=3, resume=True)
-    assert min(request.round for request, _ in transport.passed) == 2
+    assert {request.round for request, _ in transport.passed if request.kind == "train"} == {2, 3}
     train(tmp_path / "undisturbed", "fedadam", rounds=3)
     assert differences(tmp_path / "run", tmp_path / "undisturbed") == []
 

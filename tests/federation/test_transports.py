@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runs import SITES, differences, environment, records, tiny, train
 
 from harmofl.federation.messages import Request
 from harmofl.federation.transports import Worker, Workers
 from harmofl.settings import resolve
+from runs import SITES, differences, environment, records, tiny, train
 
 pytestmark = pytest.mark.slow
 
@@ -78,10 +78,10 @@ def test_a_slow_site_is_left_out_and_its_worker_replaced(workers: Workers, monke
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "send", send)
         errors = {reply.site: reply.error for reply in workers.ask(amplitude_requests(), timeout=4)}
-    assert errors == {site: "" for site in SITES} | {"hospital-1": "no answer within federation.timeout"}
+    assert errors == dict.fromkeys(SITES, "") | {"hospital-1": "no answer within federation.timeout"}
     assert len(set(pids(workers)) & set(before)) == 1
     again = {reply.site: reply.error for reply in workers.ask(amplitude_requests(), timeout=60)}
-    assert again == {site: "" for site in SITES}
+    assert again == dict.fromkeys(SITES, "")
 
 
 def test_a_worker_that_dies_between_rounds_costs_nothing(workers: Workers) -> None:
@@ -89,7 +89,7 @@ def test_a_worker_that_dies_between_rounds_costs_nothing(workers: Workers) -> No
     victim.kill()
     victim.join()
     errors = {reply.site: reply.error for reply in workers.ask(amplitude_requests(), timeout=60)}
-    assert errors == {site: "" for site in SITES}
+    assert errors == dict.fromkeys(SITES, "")
 
 
 def test_closing_ends_every_worker(workers: Workers) -> None:
@@ -103,10 +103,9 @@ def test_a_script_without_a_main_guard_can_use_workers(tmp_path: Path) -> None:
         "print('begin', flush=True)\n"
         "import harmofl\n"
         f"settings = {tiny(federation__workers=2)!r}\n"
-        f"summary = harmofl.train('histology', 'fedavg', preset='smoke', settings=settings, out={str(tmp_path / 'run')!r})\n"
+        f"out = {str(tmp_path / 'run')!r}\n"
+        "summary = harmofl.train('histology', 'fedavg', preset='smoke', settings=settings, out=out)\n"
         "print(len(summary['test']))\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment(), timeout=120
-    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment(), timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["begin", "7"]), done.stderr

@@ -14,7 +14,7 @@ from harmofl.states import State
 START = {"weight": torch.tensor([1.0, 2.0]), "mean": torch.tensor([10.0]), "count": torch.tensor(7)}
 SITES = [
     {"weight": torch.tensor([2.0, 0.0]), "mean": torch.tensor([20.0]), "count": torch.tensor(5)},
-    {"weight": torch.tensor([5.0, 4.0]), "mean": torch.tensor([0.0]), "count": torch.tensor(9)},
+    {"weight": torch.tensor([5.0, 4.0]), "mean": torch.tensor([40.0]), "count": torch.tensor(9)},
 ]
 
 weights = arrays(np.float32, 4, elements=st.floats(-1e6, 1e6, width=32))
@@ -57,7 +57,7 @@ def test_buffers_take_the_weighted_mean_or_the_maximum_whatever_the_rule(
     rule: ServerRule, learning_rate: float
 ) -> None:
     state, moments = combined(rule, (30, 10), num_steps=(1, 8), momentum=0.9, learning_rate=learning_rate)
-    assert state["mean"].tolist() == pytest.approx([15])
+    assert state["mean"].tolist() == pytest.approx([25])  # three quarters of 20, one quarter of 40
     assert state["count"].item() == 9
     assert state["count"].dtype == torch.int64
     assert not any("mean" in name or "count" in name for name in moments)

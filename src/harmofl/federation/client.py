@@ -98,8 +98,10 @@ class Client:
         summary, num_steps = self._descend(batches, optimizer, previous=unprefixed("previous", kept))
         seconds = time.perf_counter() - started
 
-        if not all(tensor.isfinite().all() for tensor in self.model.network.state_dict().values()):
-            raise FloatingPointError("training gave NaN or infinite weights")  # and the next round forgets this one
+        if not all_finite(
+            self.model.network, summary
+        ):  # nothing of it is kept: the next round starts from the last good one
+            raise FloatingPointError("training gave NaN or infinite numbers")
         self._keep(request, optimizer)
         return Reply(
             site=self.site.name,
@@ -116,7 +118,7 @@ class Client:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
         network = self.model.network
         weights = list(network.parameters())
-        start = torch._foreach_clone([weight.detach() for weight in weights])
+        start = [weight.detach().clone() for weight in weights]
         terms = self._penalty_terms(start, previous)
         total_loss = torch.zeros((), device=self.device)
         total_drift = torch.zeros((), device=self.device)
@@ -205,6 +207,12 @@ def score(model: Model, task: Task, images: LabelledImages, batch_size: int, tho
         total += float(task.loss(outputs, batch.targets)) * len(batch)
         logits.append(outputs)
     return {"loss": total / len(images)} | task.score(logits, images, thorough)
+
+
+def all_finite(network: Network, numbers: Scores) -> bool:
+    """Whether a round of training left nothing but finite numbers."""
+    state = network.state_dict().values()
+    return all(map(math.isfinite, numbers.values())) and all(bool(tensor.isfinite().all()) for tensor in state)
 
 
 def to_device(images: Tensor, device: torch.device) -> Tensor:

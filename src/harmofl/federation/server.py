@@ -22,7 +22,7 @@ from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.selection import AVERAGE, Selection
 from harmofl.federation.store import CorruptVersionError
 from harmofl.federation.transports import Transport
-from harmofl.inference.folder import describe_model, open_model, write_model
+from harmofl.inference.folder import describe_model, first_misfit, open_model, write_model
 from harmofl.methods.method import Method
 from harmofl.methods.server_rules import Aggregation
 from harmofl.settings import Settings
@@ -166,7 +166,8 @@ class Server:
         return following
 
     def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: bool) -> Request:
-        state = progress.state if site in progress.trained else self.initial | progress.state
+        has_own = kind == "train" and site in progress.trained  # it may not have had it yet in a round to evaluate
+        state = progress.state if has_own else self.initial | progress.state
         return Request(
             run=self.run_identifier,
             kind=kind,
@@ -393,4 +394,4 @@ def start_from(network: nn.Module, folder: Path) -> None:
     try:
         load(network, snapshot(model.network))
     except RuntimeError as error:
-        raise UsageError(f"model.initial = {str(folder)!r}: does not fit this network: {error}") from None
+        raise UsageError(f"model.initial = {str(folder)!r}: does not fit: {first_misfit(error)}") from None

@@ -55,6 +55,8 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder}: not a model folder (no model.json)") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(description, dict) or not {"task", "sites", "settings"} <= description.keys():
+        raise UsageError(f"{path}: not the description of a model")
     return description
 
 
@@ -68,9 +70,16 @@ def open_model(folder: Path, site: str | None = None) -> tuple[Model, Task, Sett
     path = folder / "model.safetensors"
     try:
         model.load_state_dict(load(path.read_bytes()))
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
+    except RuntimeError as error:
+        raise UsageError(f"{path}: does not fit model.json: {first_misfit(error)}") from None
     return model.eval(), task, settings, method
+
+
+def first_misfit(error: RuntimeError) -> str:
+    """PyTorch lists every entry that does not fit, one a line after a heading; the first is enough."""
+    return str(error).splitlines()[-1 if "\n" not in str(error) else 1].strip()
 
 
 def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None) -> Path:

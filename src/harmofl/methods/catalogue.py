@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 
 from harmofl.errors import unknown_name
 from harmofl.methods.harmonizers import NormalizeAmplitude
-from harmofl.methods.method import Method
+from harmofl.methods.method import Method, key_of
 from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage
 from harmofl.methods.sharing import all_but_batch_norm, nothing
@@ -103,10 +103,10 @@ def register(method: Method) -> Method:
 
 def find(name: str) -> Method:
     """Return the method of that name: ours, registered, or of an installed package (entry point `harmofl.methods`)."""
-    if name.lower() not in CATALOGUE:
+    if key_of(name) not in CATALOGUE:
         for entry in entry_points(group="harmofl.methods"):
             register(entry.load())
     try:
-        return CATALOGUE[name.lower()]
+        return CATALOGUE[key_of(name)]
     except KeyError:
         raise unknown_name("method", name, CATALOGUE) from None

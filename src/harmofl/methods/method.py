@@ -44,7 +44,11 @@ class Method:
     @property
     def key(self) -> str:
         """The name on the command line."""
-        return self.name.lower().replace(" ", "-")
+        return key_of(self.name)
+
+    def is_called(self, name: str) -> bool:
+        """Whether a user who writes this name means this method."""
+        return key_of(name) == self.key
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -71,6 +75,11 @@ class Method:
 
     def _pieces(self) -> tuple[Any, ...]:
         return (self.harmonizer, *self.penalties, self.step, self.server_rule)
+
+
+def key_of(name: str) -> str:
+    """The form of a method's name that is looked up."""
+    return name.lower().replace(" ", "-")
 
 
 def _fields(piece: Any) -> dict[str, Any]:

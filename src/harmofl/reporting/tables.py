@@ -287,7 +287,7 @@ def to_rich(table: Table) -> "rich.table.Table":
     shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     shown.add_column("Method")
     for column in table.columns:
-        shown.add_column(Text(column.heading), justify="right")
+        shown.add_column(Text(column.heading), justify="right", overflow="fold")
     for row in table.rows:
         cells = [Text(cell.text, style="bold green" if cell.best else "") for cell in row.cells]
         shown.add_row(Text(row.title), *cells)

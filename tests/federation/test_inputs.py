@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from harmofl.data.images import LabelledImages
+from harmofl.federation import inputs
+from harmofl.federation.inputs import TrainingInputs, in_batches
+from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
+from harmofl.settings import TrainingSettings
+
+SHAPE = (3, 12, 9)
+
+
+@pytest.fixture
+def images() -> LabelledImages:
+    generator = Generator().manual_seed(0)
+    count = 11
+    return LabelledImages(
+        torch.rand(count, *SHAPE, generator=generator),
+        torch.randint(2, (count,), generator=generator),
+        torch.arange(count),
+    )
+
+
+def all_batches(maker: TrainingInputs, harmonizer: Harmonizer, learns: bool = False) -> list[tuple[Tensor, Tensor]]:
+    return list(maker.batches(harmonizer, learns, Generator().manual_seed(1)))
+
+
+def frozen(images: LabelledImages, band: Band) -> AmplitudeNormalization:
+    harmonizer = AmplitudeNormalization(SHAPE, band)
+    harmonizer.measure([images.images])
+    harmonizer.freeze()
+    return harmonizer
+
+
+@pytest.mark.parametrize("band", ["none", "dc", 0.2, "full"])
+def test_keeping_harmonized_images_does_not_change_a_bit(
+    images: LabelledImages, band: Band, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, harmonizer = TrainingSettings(batch_size=4, local_epochs=2), frozen(images, band)
+    kept = all_batches(TrainingInputs(images, training, torch.device("cpu")), harmonizer)
+    monkeypatch.setattr(inputs, "LARGEST_CACHE", 0)
+    computed = all_batches(TrainingInputs(images, training, torch.device("cpu")), harmonizer)
+    assert len(kept) == len(computed) == 6
+    for (first, labels), (second, other_labels) in zip(kept, computed, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(labels, other_labels)
+
+
+def test_images_are_harmonized_again_when_the_amplitude_is_another(images: LabelledImages) -> None:
+    maker = TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu"))
+    harmonizer = frozen(images, "dc")
+    before = all_batches(maker, harmonizer)
+    harmonizer.receive({"amplitude": 2 * harmonizer.amplitude})
+    after = all_batches(maker, harmonizer)
+    channel_means = torch.cat([batch for batch, _ in after]).mean(dim=(-2, -1))
+    assert not torch.equal(before[0][0], after[0][0])
+    assert torch.allclose(channel_means, (harmonizer.amplitude / (12 * 9)).flatten().expand_as(channel_means))
+
+
+def test_a_harmonizer_that_still_learns_sees_every_batch(images: LabelledImages) -> None:
+    maker = TrainingInputs(images, TrainingSettings(batch_size=4, local_epochs=3), torch.device("cpu"))
+    seen: list[int] = []
+
+    class Counting(Harmonizer):
+        def forward(self, batch: Tensor) -> Tensor:
+            seen.append(len(batch))
+            return batch
+
+    all_batches(maker, Counting(), learns=True)
+    assert seen == 3 * [4, 4, 3]
+
+
+def test_every_image_comes_once_an_epoch_with_its_own_label(images: LabelledImages) -> None:
+    maker = TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu"))
+    batches = all_batches(maker, Harmonizer())
+    values = torch.cat([batch for batch, _ in batches]).flatten(1).sum(dim=1)
+    order = [int((images.images.flatten(1).sum(dim=1) - value).abs().argmin()) for value in values]
+    assert sorted(order) == list(range(11))
+    assert torch.equal(torch.cat([labels for _, labels in batches]), images.targets[order])
+
+
+def test_a_last_batch_of_one_joins_the_one_before() -> None:
+    assert [len(batch) for batch in in_batches(torch.arange(9), 4)] == [4, 5]
+    assert [len(batch) for batch in in_batches(torch.arange(10), 4)] == [4, 4, 2]
+    assert [len(batch) for batch in in_batches(torch.arange(1), 4)] == [1]

@@ -1,0 +1,87 @@
+import math
+
+import pytest
+import torch
+
+from harmofl.errors import UsageError
+from harmofl.methods.catalogue import centralized, fedavg, harmofl
+from harmofl.methods.harmonizers import AmplitudeNormalization
+from harmofl.settings import DataSettings, resolve
+from harmofl.tasks import TASKS, find
+from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss
+from harmofl.tasks.task import POOLED
+
+IMAGES = {"histology": 24, "nuclei": 20, "prostate": 10}
+
+
+def tiny(task: str) -> DataSettings:
+    return DataSettings(images=IMAGES[task], size=16)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_sites", "metric"), [("histology", 5, "accuracy"), ("nuclei", 6, "dice"), ("prostate", 6, "dice")]
+)
+def test_a_task_has_the_papers_number_of_sites_and_its_metric(name: str, num_sites: int, metric: str) -> None:
+    task = find(name)
+    assert (task.name, len(set(task.sites)), task.metric_name) == (name, num_sites, metric)
+
+
+def test_an_unknown_task_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown task 'prostat'; did you mean 'prostate'\?"):
+        find("prostat")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_site_holds_images_between_zero_and_one_split_by_patient(name: str) -> None:
+    task = find(name)
+    site = task.load_site(task.sites[1], tiny(name))
+    parts = [site.train, site.val[task.sites[1]], site.test[task.sites[1]]]
+    groups = [set(part.groups.tolist()) for part in parts]
+    assert site.val.keys() == site.test.keys() == {task.sites[1]}
+    assert all(groups)
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    for part in parts:
+        assert part.images.shape[1:] == (task.channels, 16, 16)
+        assert part.images.dtype == torch.float32
+        assert 0 <= part.images.min() <= part.images.max() <= 1
+        assert part.targets.dtype == torch.int64
+        assert set(part.targets.unique().tolist()) <= set(range(task.num_classes))
+        assert part.targets.shape == ((len(part),) if name == "histology" else (len(part), 16, 16))
+
+
+def test_the_pooled_site_trains_on_the_union_and_scores_each_site() -> None:
+    task = find("histology")
+    pooled = task.load_site(POOLED, tiny("histology"))
+    alone = [task.load_site(site, tiny("histology")) for site in task.sites]
+    assert torch.equal(pooled.train.images, torch.cat([site.train.images for site in alone]))
+    assert len(pooled.train.groups.unique()) == sum(len(site.train.groups.unique()) for site in alone)
+    for site in alone:
+        assert torch.equal(pooled.test[site.name].images, site.test[site.name].images)
+        assert torch.equal(pooled.val[site.name].images, site.val[site.name].images)
+
+
+def test_one_participant_trains_where_images_are_pooled_and_every_site_otherwise() -> None:
+    task = find("histology")
+    assert task.participants(fedavg) == task.sites
+    assert task.participants(centralized) == (POOLED,)
+
+
+def test_a_model_has_the_methods_harmonizer_for_the_tasks_images() -> None:
+    settings, method = resolve("histology", harmofl, "smoke", overrides={"data.size": 16, "method.band": "full"})
+    harmonizer = find("histology").build_model(settings, method).harmonizer
+    assert isinstance(harmonizer, AmplitudeNormalization)
+    assert (harmonizer.image_shape, harmonizer.band) == ((3, 16, 16), "full")
+
+
+def test_too_few_patients_for_a_split_are_refused_in_words() -> None:
+    task = find("histology")  # eight images of each patient: ten images are two patients
+    with pytest.raises(UsageError, match="hospital-0: 2 patients cannot be split"):
+        task.load_site("hospital-0", DataSettings(images=10, size=16))
+
+
+def test_segmentation_losses_by_hand() -> None:
+    masks = torch.tensor([[[1, 0]], [[0, 0]]])
+    logits = torch.zeros(2, 2, 1, 2)  # every pixel half foreground
+    # Soft Dice over the batch: 2·0.5 / (4·0.5 + 1) = 1/3; MONAI's smoothing is 1e-5.
+    assert dice_loss(logits, masks).item() == pytest.approx(2 / 3, abs=1e-4)
+    assert dice_and_cross_entropy(logits, masks).item() == pytest.approx(2 / 3 + math.log(2), abs=1e-4)

@@ -1,0 +1,88 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import harmofl
+from harmofl.methods.catalogue import fedavg
+from harmofl.methods.method import Method
+from harmofl.methods.steps import PerturbedDescent
+from runs import differences, equal, tensors, train, weights
+
+
+def initial_state(out: Path) -> dict[str, torch.Tensor]:
+    found = tensors(out / "checkpoint" / "round-00000.safetensors")[0]
+    return {name.replace("state.", "network."): tensor for name, tensor in found.items()}
+
+
+def test_a_run_can_start_from_a_model_folder(tmp_path: Path) -> None:
+    train(tmp_path / "first", rounds=1)
+    train(tmp_path / "second", rounds=1, seed=7, model__initial=str(tmp_path / "first" / "model"))
+    assert equal(initial_state(tmp_path / "second"), weights(tmp_path / "first"))
+
+
+def test_an_initial_model_of_another_shape_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    train(tmp_path / "first", rounds=1)
+    with pytest.raises(harmofl.UsageError, match="does not fit: size mismatch"):
+        train(tmp_path / "second", model__features=4, model__initial=str(tmp_path / "first" / "model"))
+    assert not (tmp_path / "second").exists()
+
+
+def test_the_seed_changes_the_weights_and_never_the_data(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        train(tmp_path / str(seed), rounds=1, seed=seed)
+    assert not equal(weights(tmp_path / "0"), weights(tmp_path / "1"))
+    configs = [(tmp_path / seed / "config.toml").read_text().replace("seed = 1\n", "seed = 0\n", 1) for seed in "01"]
+    assert configs[0] == configs[1]
+
+
+def test_a_method_of_ones_own_trains_and_can_be_resumed(tmp_path: Path) -> None:
+    mine = replace(fedavg, name="Mine", step=PerturbedDescent(radius=0.01))
+    assert isinstance(mine, Method)
+
+    def stop(record: dict[str, object]) -> None:
+        if (record.get("site"), record.get("round")) == ("server", 1):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", mine, watch=stop)
+    train(tmp_path / "run", mine, resume=True)
+    train(tmp_path / "undisturbed", mine)
+    assert differences(tmp_path / "run", tmp_path / "undisturbed") == []
+
+
+def test_a_full_disk_stops_the_run_with_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harmofl.federation.server import Server
+
+    honest = Server._save
+
+    def save(self: Server, progress: object) -> None:
+        if progress.round == 2:  # type: ignore[attr-defined]
+            raise OSError(28, "No space left on device")
+        honest(self, progress)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Server, "_save", save)
+        with pytest.raises(harmofl.RunError, match="No space left on device; what was written before is kept"):
+            train(tmp_path / "run")
+    train(tmp_path / "run", resume=True)
+    train(tmp_path / "undisturbed")
+    assert differences(tmp_path / "run", tmp_path / "undisturbed") == []
+
+
+def test_watchers_see_every_record_that_is_written(tmp_path: Path) -> None:
+    from runs import records
+
+    seen: list[dict[str, object]] = []
+    train(tmp_path / "run", watch=seen.append)
+    first, *others = seen
+    assert (first["phase"], first["rounds"], first["done"]) == ("start", 2, 0)
+    assert sorted(map(str, others)) == sorted(map(str, records(tmp_path / "run")))
+
+
+def test_public_names_are_there_and_others_are_not() -> None:
+    for name in harmofl.__all__:
+        assert getattr(harmofl, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        harmofl.trian  # noqa: B018

@@ -1,0 +1,82 @@
+"""What the documents show must work as written."""
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import harmofl.methods.harmonizers
+
+ROOT = Path(__file__).parent.parent
+
+
+def code_after(text: str, marker: str) -> str:
+    block = re.search(re.escape(marker) + r".*?```python\n(.*?)```", text, re.DOTALL)
+    assert block, f"no Python code after {marker!r}"
+    return block.group(1)
+
+
+def test_the_ten_lines_of_the_readme_run_and_train() -> None:
+    code = code_after((ROOT / "README.md").read_text(encoding="utf-8"), "<!-- tested: pieces -->")
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert float(names["loss"]) > 0  # type: ignore[arg-type]
+    assert bool(names["harmonizer"].frozen)  # type: ignore[attr-defined]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 11
+
+
+@pytest.mark.slow
+def test_the_complete_method_of_the_documentation_trains(tmp_path: Path) -> None:
+    code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), "## A method of your own")
+    (tmp_path / "sparse.py").write_text(code)
+    result = subprocess.run(
+        [sys.executable, "sparse.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert 0 <= float(result.stdout) <= 1
+    assert "strength = 0.001" in (tmp_path / "runs" / "sparse" / "config.toml").read_text()
+
+
+def test_that_method_is_under_twenty_lines() -> None:
+    code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), "## A method of your own")
+    definition = code[: code.index("if __name__")]
+    assert len([line for line in definition.splitlines() if line.strip()]) < 20
+
+
+def test_the_one_line_ablation_of_the_documentation_is_a_method() -> None:
+    code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), "Ablations are one line each")
+    names: dict[str, object] = {}
+    exec(compile(code, "methods.md", "exec"), names)
+    assert names["amplitude_only"].settings.keys() == {"band", "decay", "schedule"}  # type: ignore[attr-defined]
+
+
+def test_docstring_examples_are_true() -> None:
+    assert doctest.testmod(harmofl.methods.harmonizers).failed == 0
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/paper.md", "docs/methods.md", "docs/phantoms.md", "CONTRIBUTING.md"]
+)
+def test_links_and_pictures_of_the_documents_exist(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#]+?)\)", path.read_text(encoding="utf-8"))
+    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert not missing
+
+
+def test_every_setting_named_in_the_documents_exists() -> None:
+    from harmofl.methods.catalogue import CATALOGUE
+    from harmofl.settings import setting_names
+
+    known = set(setting_names()) | {f"method.{name}" for method in CATALOGUE.values() for name in method.settings}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"\b((?:data|model|method|training|federation)\.[a-z_0-9]+)\b", page.read_text("utf-8"))
+        if not name.endswith((".py", ".safetensors", ".json"))
+    }
+    assert named - known - {"method.strength", "model.parameters"} == set()

@@ -1,0 +1,319 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harmofl.errors import UsageError
+from harmofl.methods.catalogue import CATALOGUE, fedavg
+from harmofl.methods.method import Method
+from harmofl.methods.penalties import Proximity
+from harmofl.methods.steps import PerturbedDescent
+from harmofl.settings import (
+    Settings,
+    TrainingSettings,
+    differences,
+    flat,
+    merged,
+    parse_assignments,
+    read_toml,
+    resolve,
+    setting_names,
+    tree_of,
+)
+from harmofl.tasks import TASKS
+from harmofl.tasks import find as find_task
+
+PRESETS = ("paper", "paper-code", "small", "smoke")
+
+
+def resolved(task: str = "histology", method: str | Method = "fedavg", **others: Any) -> Settings:
+    return resolve(task, method, **others)[0]
+
+
+# --- layers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_preset_lies_over_the_schema() -> None:
+    assert TrainingSettings().optimizer == "adam"
+    training = resolved(preset="paper").training
+    assert (training.optimizer, training.learning_rate, training.local_epochs) == ("sgd", 1e-3, 1)
+
+
+def test_a_methods_defaults_lie_over_the_preset() -> None:
+    eager = Method("eager", defaults={"training.batch_size": 3})
+    assert resolved(method="fedavg", preset="paper").training.batch_size == 128
+    assert resolved(method=eager, preset="paper").training.batch_size == 3
+
+
+def test_a_file_lies_over_the_methods_defaults_and_overrides_over_the_file() -> None:
+    eager = Method("eager", defaults={"training.batch_size": 3, "training.rounds": 3, "training.local_epochs": 3})
+    file = {"training": {"batch_size": 4, "rounds": 4}}
+    training = resolved(method=eager, file=file, overrides={"training.rounds": 5}).training
+    assert (training.local_epochs, training.batch_size, training.rounds) == (3, 4, 5)
+
+
+def test_the_methods_own_settings_are_layered_the_same_way() -> None:
+    file = {"method": {"name": "harmofl", "decay": 0.2, "radius": 0.2}}
+    settings, method = resolve("nuclei", preset="paper", file=file, overrides={"method.radius": 0.3})
+    expected = {"band": "full", "decay": 0.2, "schedule": "first-round", "radius": 0.3}
+    assert settings.method == {"name": "harmofl"} | expected
+    assert method.settings == expected
+
+
+@pytest.mark.parametrize("spelling", ["harmofl", "HarmoFL"])
+def test_the_file_may_name_its_method_in_any_case(spelling: str) -> None:
+    settings, method = resolve("nuclei", file={"method": {"name": spelling, "radius": 0.2}})
+    assert settings.method["name"] == "harmofl"
+    assert method.step == PerturbedDescent(radius=0.2)
+
+
+def test_the_files_method_settings_do_not_reach_another_method() -> None:
+    file = {"method": {"name": "harmofl", "radius": 0.2}}
+    assert resolved(method="fedprox", file=file).method == {"name": "fedprox", "mu": 0.01}
+    assert resolved("nuclei", None, file=file, overrides={"method.name": "moon"}).method["name"] == "moon"
+
+
+def test_task_method_and_preset_may_come_from_the_file_or_from_overrides() -> None:
+    file = {"task": "nuclei", "preset": "paper", "method": {"name": "fedavg"}}
+    assert resolve(file=file)[0].training.rounds == 500
+    changed = resolve(file=file, overrides={"task": "histology", "preset": "smoke"})[0]
+    assert (changed.task, changed.preset, changed.training.rounds) == ("histology", "smoke", 2)
+    assert resolve(task="prostate", preset="paper-code", file=file)[0].model.norm == "batch-statistics"
+
+
+def test_resolving_leaves_the_file_as_it_was() -> None:
+    file = {"task": "nuclei", "method": {"name": "harmofl", "radius": 0.2}, "training": {"rounds": 3}}
+    copy = tomllib.loads('task = "nuclei"\n[method]\nname = "harmofl"\nradius = 0.2\n[training]\nrounds = 3')
+    resolve(file=file, overrides={"training.rounds": 4})
+    assert file == copy
+
+
+def test_a_method_of_ones_own_is_resolved_as_it_is() -> None:
+    mine = Method("Mine", penalties=(Proximity(mu=0.5),))
+    settings, method = resolve("histology", mine, overrides={"method.mu": 0.25})
+    assert settings.method == {"name": "mine", "mu": 0.25}
+    assert method.penalties == (Proximity(mu=0.25),)
+
+
+# --- presets and methods ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_paper_preset_is_the_papers_text(task: str) -> None:
+    settings = resolved(task, "harmofl", preset="paper")
+    expected = {"name": "harmofl", "band": "full", "decay": 0.1, "schedule": "first-round", "radius": 0.05}
+    assert settings.method == expected
+    assert settings.model.norm == "batch"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_paper_code_preset_is_the_released_code(task: str) -> None:
+    settings = resolved(task, "harmofl", preset="paper-code")
+    expected = {"name": "harmofl", "band": "dc", "decay": 0.0, "schedule": "first-round", "radius": 0.05}
+    assert settings.method == expected
+    assert settings.model.norm == "batch-statistics"
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", ["small", "smoke"])
+def test_other_presets_have_our_defaults(task: str, preset: str) -> None:
+    settings = resolved(task, "harmofl", preset=preset)
+    expected = {"name": "harmofl", "band": "dc", "decay": 0.1, "schedule": "before-training", "radius": 0.05}
+    assert settings.method == expected
+    assert settings.model.norm == "batch"
+    assert settings.federation.weights == "uniform"
+    assert settings.training.optimizer_state == "keep"
+
+
+PAPER = {  # size, network, features, rounds, batch, optimizer, rate, augmentation
+    "histology": (96, "densenet121", 64, 100, 128, "sgd", 1e-3, "none"),
+    "nuclei": (256, "unet", 32, 500, 8, "adam", 1e-4, "none"),
+    "prostate": (384, "unet", 32, 500, 16, "adam", 1e-4, "dihedral"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("preset", ["paper", "paper-code"])
+def test_paper_presets_have_the_papers_training(task: str, preset: str) -> None:
+    settings = resolved(task, preset=preset)
+    model, training = settings.model, settings.training
+    assert PAPER[task] == (
+        settings.data.size,
+        model.network,
+        model.features,
+        training.rounds,
+        training.batch_size,
+        training.optimizer,
+        training.learning_rate,
+        training.augmentation,
+    )
+    assert (training.local_epochs, training.momentum, training.weight_decay) == (1, 0.9, 1e-4)
+    assert training.learning_rate_schedule == "constant"
+
+
+def test_fedadam_has_its_own_server_learning_rate() -> None:
+    assert resolved(method="fedavg").federation.server_learning_rate == 1
+    assert resolved(method="fedadam").federation.server_learning_rate == 1e-2
+    changed = resolved(method="fedadam", overrides={"federation.server_learning_rate": 0.1})
+    assert changed.federation.server_learning_rate == 0.1
+
+
+def test_fednova_resets_the_optimizer_and_refuses_to_keep_it() -> None:
+    assert resolved(method="fednova").training.optimizer_state == "reset"
+    for source in (
+        {"file": {"training": {"optimizer_state": "keep"}}},
+        {"overrides": {"training.optimizer_state": "keep"}},
+    ):
+        with pytest.raises(UsageError, match=r"training\.optimizer_state = 'keep': FedNova needs 'reset'"):
+            resolved(method="fednova", **source)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"training.rounds": 0}, r"training\.rounds = 0: must be greater than or equal to 1"),
+        ({"training.rounds": "many"}, r"training\.rounds = 'many': must be a valid integer"),
+        ({"training.learning_rate": float("nan")}, r"training\.learning_rate = nan: must be"),
+        ({"training.learning_rate": float("inf")}, r"training\.learning_rate = inf: must be a finite number"),
+        ({"training.optimizer": "lion"}, r"training\.optimizer = 'lion': must be 'sgd' or 'adam'"),
+        ({"federation.quorum": 1.5}, r"federation\.quorum = 1\.5: must be less than or equal to 1"),
+        ({"data.size": 8}, r"data\.size = 8: must be greater than or equal to 16"),
+        ({"seed": -1}, r"seed = -1: must be greater than or equal to 0"),
+        ({"device": "tpu"}, r"device = 'tpu': must be 'auto', 'cpu' or 'cuda'"),
+        ({"method.radius": -1}, r"method\.radius = -1: must be greater than or equal to 0"),
+        ({"method.radius": float("inf")}, r"method\.radius = inf: must be a finite number"),
+        ({"method.band": "low"}, r"method\.band = 'low': must be 'none', 'dc', 'full' or a radius"),
+    ],
+)
+def test_an_invalid_value_is_refused_with_its_name_and_what_is_allowed(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolved(method="harmofl", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"trainig.rounds": 5}, r"unknown setting 'trainig'; did you mean 'training'\?"),
+        ({"training.round": 5}, r"unknown setting 'training\.round'; did you mean 'training\.rounds'\?"),
+        ({"sed": 5}, r"unknown setting 'sed'; did you mean 'seed'\?"),
+        ({"method.radios": 5}, r"unknown setting of HarmoFL 'method\.radios'; did you mean 'method\.radius'\?"),
+        ({"method.name": "harmfl"}, r"unknown method 'harmfl'; did you mean 'harmofl'\?"),
+        ({"preset": "smal"}, r"unknown preset 'smal'; did you mean 'small'\?"),
+        ({"task": "nuclie"}, r"unknown task 'nuclie'; did you mean 'nuclei'\?"),
+        ({"training": 5}, r"training = 5: must be a section, such as \[training\]"),
+        ({"method": "harmofl"}, r"method = 'harmofl': must be a section; name it with method\.name"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_a_suggestion(overrides: dict[str, Any], message: str) -> None:
+    file = {"task": "nuclei", "method": {"name": "harmofl"}}
+    with pytest.raises(UsageError, match=message):
+        resolve(file=file, overrides=overrides)
+
+
+def test_a_task_and_a_method_must_be_named() -> None:
+    with pytest.raises(UsageError, match="no task given"):
+        resolve(method="fedavg")
+    with pytest.raises(UsageError, match="no method given"):
+        resolve(task="nuclei")
+
+
+def test_settings_are_frozen() -> None:
+    settings = resolved()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.seed = 1  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        settings.training.rounds = 1  # type: ignore[misc]
+
+
+# --- texts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", CATALOGUE)
+def test_resolved_settings_written_as_toml_resolve_to_themselves(method: str, preset: str) -> None:
+    settings, chosen = resolve("prostate", method, preset, overrides={"seed": 3, "training.gradient_clip": 1.5})
+    again, chosen_again = resolve(file=tomllib.loads(settings.to_toml()))
+    assert again == settings
+    assert chosen_again == chosen
+
+
+def test_a_radius_band_survives_toml() -> None:
+    settings = resolved(method="harmofl", overrides={"method.band": 0.25})
+    assert resolve(file=tomllib.loads(settings.to_toml()))[1].settings["band"] == 0.25
+
+
+def test_assignments_are_read_as_toml_or_else_as_text() -> None:
+    texts = ["training.rounds=3", "method.band=dc", "method.radius = 1e-2", 'task="nuclei"', "a.b=true", "c= x=y "]
+    assert parse_assignments(texts) == {
+        "training.rounds": 3,
+        "method.band": "dc",
+        "method.radius": 0.01,
+        "task": "nuclei",
+        "a.b": True,
+        "c": "x=y",
+    }
+
+
+@pytest.mark.parametrize("text", ["training.rounds", "=3", " = 3"])
+def test_an_assignment_without_a_name_or_a_value_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"must be section\.name=value"):
+        parse_assignments([text])
+
+
+def test_reading_a_settings_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    with pytest.raises(UsageError, match=r"run\.toml: No such file"):
+        read_toml(path)
+    path.write_text("seed =")
+    with pytest.raises(UsageError, match=r"run\.toml: not valid TOML"):
+        read_toml(path)
+    path.write_text("seed = 1\n[data]\nsize = 32")
+    assert read_toml(path) == {"seed": 1, "data": {"size": 32}}
+
+
+def test_flat_and_tree_are_inverse() -> None:
+    values = {"seed": 1, "training.rounds": 2, "training.momentum": 0.5}
+    tree = {"seed": 1, "training": {"rounds": 2, "momentum": 0.5}}
+    assert tree_of(values) == tree
+    assert flat(tree) == values
+
+
+def test_merging_goes_section_by_section() -> None:
+    assert merged({"a": {"x": 1, "y": 1}, "b": 1}, {"a": {"y": 2}, "c": 2}) == {"a": {"x": 1, "y": 2}, "b": 1, "c": 2}
+
+
+def test_every_setting_has_a_name_and_a_preset_may_only_use_those() -> None:
+    names = setting_names()
+    assert {"seed", "device", "data.shift", "model.norm", "training.rounds", "federation.quorum"} <= set(names)
+    for task in TASKS:
+        for preset in find_task(task).presets.values():
+            assert {name for name in flat(preset) if not name.startswith("method.")} <= set(names)
+
+
+def test_differences_leave_out_what_does_not_change_results() -> None:
+    first = resolved(overrides={"federation.workers": 1, "federation.timeout": 5, "seed": 1})
+    second = resolved(overrides={"federation.workers": 2, "device": "cpu", "training.rounds": 7})
+    assert differences(first, second) == ["seed", "training.rounds"]
+    assert differences(first, resolved(method=fedavg, overrides={"seed": 1})) == []
+
+
+def test_a_file_of_another_method_keeps_the_users_settings_but_not_that_methods_own() -> None:
+    written, _ = resolve("histology", "fedadam", "smoke", overrides={"training.rounds": 7})
+    file = tomllib.loads(written.to_toml())
+    assert file["federation"]["server_learning_rate"] == 1e-2
+    settings, _ = resolve(method="fedavg", file=file)
+    assert settings.federation.server_learning_rate == 1.0
+    assert settings.training.rounds == 7
+
+
+def test_a_method_gets_what_it_needs_from_a_file_of_another_method() -> None:
+    written, _ = resolve("histology", "fedavg", "smoke")
+    file = tomllib.loads(written.to_toml())
+    assert resolve(method="fednova", file=file)[0].training.optimizer_state == "reset"
+    assert resolve(method="FedAdam", file=file)[0].federation.server_learning_rate == 1e-2
+    chosen = resolve(method="fedadam", file=file, overrides={"federation.server_learning_rate": 0.5})[0]
+    assert chosen.federation.server_learning_rate == 0.5
