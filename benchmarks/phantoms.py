@@ -59,6 +59,10 @@ def cells() -> list[Cell]:
     ]
 
 
+def missing() -> list[Cell]:
+    return [cell for cell in cells() if not (cell.folder / "summary.json").exists()]
+
+
 def run(cell: Cell) -> tuple[Cell, float]:
     """Train one cell and keep its summary, its configuration and its scores of every round."""
     import harmofl
@@ -135,16 +139,20 @@ def report() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--report", action="store_true", help="only write the page from the records")
+    parser.add_argument("--tasks", nargs="*", default=TASKS, choices=TASKS, help="run these only (default all)")
     parser.add_argument("--jobs", type=int, default=2, help="cells side by side (default 2)")
     arguments = parser.parse_args()
-    todo = [] if arguments.report else [cell for cell in cells() if not (cell.folder / "summary.json").exists()]
+    todo = [] if arguments.report else [cell for cell in missing() if cell.task in arguments.tasks]
     if todo:
         with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
             for number, future in enumerate(as_completed([pool.submit(run, cell) for cell in todo]), start=1):
                 cell, seconds = future.result()
                 print(f"{number}/{len(todo)} {cell}: {cell.score():.2f} in {seconds:.0f} s", flush=True)
-    (RESULTS / "phantoms.md").write_text(report(), encoding="utf-8")
-    print(f"wrote {RESULTS / 'phantoms.md'}")
+    if missing():
+        print(f"{len(missing())} cells are missing: no report yet")
+    else:
+        (RESULTS / "phantoms.md").write_text(report(), encoding="utf-8")
+        print(f"wrote {RESULTS / 'phantoms.md'}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from runs import SITES, differences, environment, records, tiny, train
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("method", ["harmofl", "fedbn", "moon"])
+@pytest.mark.parametrize("method", ["harmofl", "fedbn"])
 def test_one_worker_or_two_give_the_same_bits(tmp_path: Path, method: str) -> None:
     train(tmp_path / "one", method)
     train(tmp_path / "two", method, federation__workers=2)

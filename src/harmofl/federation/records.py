@@ -79,8 +79,10 @@ class RunFolder:
     def _check_unused(self, settings: Settings) -> None:
         """Hidden files do not count: a run that was killed before it began leaves its lock."""
         if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
-            reason = "already holds a run: add --resume to go on with it" if self.config.exists() else "is not empty"
-            raise UsageError(f"{self.path} {reason}, or choose another --out")
+            reason = (
+                "already holds a run: add --resume to go on with it, or" if self.config.exists() else "is not empty:"
+            )
+            raise UsageError(f"{self.path} {reason} choose another --out")
 
     def _check_resumable(self, settings: Settings) -> None:
         if not self.config.exists():

@@ -1,0 +1,71 @@
+"""What people see while a run trains."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from harmofl.console import LiveBars, PlainLines, display, interruptible, together
+
+START = {"phase": "start", "rounds": 4, "done": 1, "sites": ["A", "B"], "task": "nuclei", "title": "HarmoFL"}
+TRAINED = {"phase": "train", "round": 2, "site": "A", "loss": 0.7}
+LEFT_OUT = {"phase": "train", "round": 2, "site": "B", "error": "out of memory"}
+ROUND = {"phase": "train", "round": 2, "site": "server", "loss": 0.5, "seconds": 1.25, "previous_val": 0.875}
+
+
+def test_plain_lines_tell_of_rounds_and_of_sites_that_were_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = PlainLines()
+    for record in (START, TRAINED, LEFT_OUT, ROUND, ROUND | {"phase": "val", "site": "A"}):
+        lines(record)
+    assert capsys.readouterr().out.splitlines() == [
+        "HarmoFL on nuclei: 4 rounds",
+        "  round 2: B left out: out of memory",
+        "  round 2: loss 0.500, validation 87.5 %, 1.2 s",
+    ]
+
+
+def test_the_bar_goes_on_where_the_run_was_and_counts_sites_and_rounds() -> None:
+    output = io.StringIO()
+    progress = Progress(console=Console(file=output, width=100))
+    bars = LiveBars(progress)
+    bars(START)
+    (bar,) = progress.tasks
+    assert (bar.completed, bar.total) == (1, 4)
+    bars(TRAINED)
+    assert bar.fields["state"] == "1/2 sites"
+    bars(LEFT_OUT)
+    assert "round 2: B left out: out of memory" in output.getvalue()
+    bars(ROUND)
+    assert bar.completed == 2
+    assert bar.fields["state"] == "loss 0.500, validation 87.5 %"
+    bars(TRAINED | {"round": 3})
+    assert bar.fields["state"] == "1/2 sites · loss 0.500, validation 87.5 %"
+
+
+def test_the_display_is_plain_where_nobody_looks() -> None:
+    with display(1) as watch:
+        assert isinstance(watch, PlainLines)
+
+
+def test_the_display_is_live_in_a_terminal_unless_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with display(1) as watch:
+        assert isinstance(watch, LiveBars)
+    with display(1, quiet=True) as watch:
+        assert isinstance(watch, PlainLines)
+
+
+def test_watchers_can_watch_together() -> None:
+    seen: list[object] = []
+    together(seen.append, seen.append)(START)
+    assert seen == [START, START]
+
+
+def test_an_interrupt_before_anything_was_written_promises_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt), interruptible(tmp_path / "run"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "\nharmofl: stopped; nothing was written yet\n"
