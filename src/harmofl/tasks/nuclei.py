@@ -26,9 +26,9 @@ PAPER = {
     },
 }
 SMALL = {
-    "data": {"size": 64, "images": 120},
+    "data": {"size": 64, "images": 160},
     "model": {"features": 8},
-    "training": {"rounds": 16, "learning_rate": 3e-3, "learning_rate_schedule": "cosine"},
+    "training": {"rounds": 12, "batch_size": 4, "learning_rate": 2e-3, "learning_rate_schedule": "cosine"},
 }
 SMOKE = {
     "data": {"size": 32, "images": 20},

@@ -25,12 +25,12 @@ PAPER = {
     },
 }
 SMALL = {
-    "data": {"size": 48, "images": 16},
+    "data": {"size": 48, "images": 24},
     "model": {"features": 8},
     "training": {
-        "rounds": 16,
-        "batch_size": 8,
-        "learning_rate": 3e-3,
+        "rounds": 12,
+        "batch_size": 4,
+        "learning_rate": 2e-3,
         "learning_rate_schedule": "cosine",
         "augmentation": "none",
     },
