@@ -25,7 +25,7 @@ def contact_sheet(name: str) -> None:
     task = find(name)
     rows = {site: {} for site in task.sites}
     for shift in (0.0, 1.0):
-        overrides = {"data.shift": shift, "data.size": SIZES[name], "data.images": 10}
+        overrides = {"data.shift": shift, "data.size": SIZES[name], "data.images": task.fewest_images}
         settings, _ = resolve(name, "fedavg", "small", overrides=overrides)
         for site in task.sites:
             images = task.make_images(site, settings.data).images

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
-from harmofl.federation.client import Client, build_optimizer
+from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
+from harmofl.federation.optimizers import build_optimizer
 from harmofl.federation.store import Store
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from harmofl.console import LiveBars, PlainLines, display, interruptible, together
+from harmofl.console import LiveBars, PlainLines, display, how_to_resume, interruptible, together
 
 START = {"phase": "start", "rounds": 4, "done": 1, "sites": ["A", "B"], "task": "nuclei", "title": "HarmoFL"}
 TRAINED = {"phase": "train", "round": 2, "site": "A", "loss": 0.7}
@@ -45,15 +45,15 @@ def test_the_bar_goes_on_where_the_run_was_and_counts_sites_and_rounds() -> None
 
 
 def test_the_display_is_plain_where_nobody_looks() -> None:
-    with display(1) as watch:
+    with display() as watch:
         assert isinstance(watch, PlainLines)
 
 
 def test_the_display_is_live_in_a_terminal_unless_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    with display(1) as watch:
+    with display() as watch:
         assert isinstance(watch, LiveBars)
-    with display(1, quiet=True) as watch:
+    with display(quiet=True) as watch:
         assert isinstance(watch, PlainLines)
 
 
@@ -66,6 +66,6 @@ def test_watchers_can_watch_together() -> None:
 def test_an_interrupt_before_anything_was_written_promises_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(KeyboardInterrupt), interruptible(tmp_path / "run"):
+    with pytest.raises(KeyboardInterrupt), interruptible(lambda: how_to_resume(tmp_path / "run")):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "\nharmofl: stopped; nothing was written yet\n"

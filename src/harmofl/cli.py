@@ -79,10 +79,10 @@ def demo(
 
     Run again, it goes on where it was, or shows what is there.
     """
-    from harmofl.console import display, show_table
-    from harmofl.demo import METHODS, run_demo
+    from harmofl.console import display, interruptible, show_table
+    from harmofl.demo import run_demo
 
-    with display(len(METHODS), quiet) as watch:
+    with interruptible(lambda: "the same command goes on where it was"), display(quiet) as watch:
         runs, page = run_demo(out, watch)
     show_table(runs)
     print(f"\nThe whole story, with pictures: {page}")
@@ -119,13 +119,13 @@ def train(
     For example:  harmofl train --task nuclei --method harmofl --set method.radius=0.1 --out runs/first
     """
     from harmofl import api
-    from harmofl.console import display, interruptible, show_summary, tensorboard, together
+    from harmofl.console import display, how_to_resume, interruptible, show_summary, tensorboard, together
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
     with (
-        interruptible(out),
-        display(1, quiet) as watch,
+        interruptible(lambda: how_to_resume(out)),
+        display(quiet) as watch,
         tensorboard(out, log == "tensorboard") as log_to_board,
     ):
         summary = api.train(

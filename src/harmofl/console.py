@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -23,7 +23,7 @@ Watch = Callable[[Record], None]
 
 
 @contextmanager
-def display(num_runs: int, quiet: bool = False) -> Iterator[Watch]:
+def display(quiet: bool = False) -> Iterator[Watch]:
     """Show rounds, sites, loss, score and time left; plain lines where nobody looks or with `quiet`."""
     if quiet or not sys.stdout.isatty():
         yield PlainLines()
@@ -90,16 +90,21 @@ def _state(record: Record) -> str:
 
 
 @contextmanager
-def interruptible(out: Path) -> Iterator[None]:
-    """Say how to go on after Ctrl-C, if there is anything to go on with."""
+def interruptible(hint: Callable[[], str]) -> Iterator[None]:
+    """Say how to go on after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
-        config = out / "config.toml"
-        command = shlex.join(["harmofl", "train", "--config", str(config), "--out", str(out), "--resume"])
-        hint = f"go on with: {command}" if config.exists() else "nothing was written yet"
-        print(f"\nharmofl: stopped; {hint}", file=sys.stderr)
+        print(f"\nharmofl: stopped; {hint()}", file=sys.stderr)
         raise
+
+
+def how_to_resume(out: Path) -> str:
+    """The command that goes on with a run, if there is anything to go on with."""
+    config = out / "config.toml"
+    if not config.exists():
+        return "nothing was written yet"
+    return "go on with: " + shlex.join(["harmofl", "train", "--config", str(config), "--out", str(out), "--resume"])
 
 
 @contextmanager
@@ -151,6 +156,8 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     console.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
     console.print(f"{chosen}, {summary['seconds']:.0f} s. The model: {out / 'model'}", highlight=False, soft_wrap=True)
+    if summary["missing"]:
+        console.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 
 
 def show_table(runs: Sequence[RunResult]) -> None:
@@ -214,5 +221,7 @@ def show_tasks() -> None:
         section = info.annotation
         if isinstance(section, type) and issubclass(section, Section):
             for name, field in section.model_fields.items():
-                settings.add_row(f"{section_name}.{name}", str(field.default), field.description or "")
+                choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+                meaning = f"{field.description} ({', '.join(choices)})" if choices else field.description
+                settings.add_row(f"{section_name}.{name}", str(field.default), meaning)
     console.print(settings)

@@ -137,6 +137,9 @@ def resolve(
     tree |= {"task": chosen_task.name, "preset": preset_name, "method": {"name": chosen.key} | chosen.settings}
     settings = _validated(tree)
     _check_requirements(settings, chosen)
+    if settings.data.images < chosen_task.fewest_images:
+        fewest = f"{chosen_task.name} needs at least {chosen_task.fewest_images}"
+        raise UsageError(f"data.images = {settings.data.images}: {fewest}")
     return settings, chosen
 
 

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
 from harmofl.data.images import LabelledImages, Site, seed_of
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
 from harmofl.federation.store import Store
 from harmofl.inference.folder import write_model
 from harmofl.methods.method import Method
 from harmofl.methods.penalties import Batch, Reference, Represent, Term, squared_distance
 from harmofl.models.network import Model, Network
-from harmofl.settings import Settings, TrainingSettings
-from harmofl.states import State, evaluating, load, plain_copy, prefixed, snapshot, unprefixed
+from harmofl.settings import Settings
+from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
 from harmofl.tasks.scores import Scores
 from harmofl.tasks.task import Task
 
@@ -58,7 +58,7 @@ class Client:
         self.device = choose_device(settings.device)
         self.shared = method.shares(model.network)
         self._inputs = TrainingInputs(site.train, settings.training, self.device)
-        self._blank_harmonizer = copy.deepcopy(method.harmonizer(model_image_shape(task, settings)).state_dict())
+        self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
     def answer(self, request: Request) -> Reply:
         """Do what is asked; whatever goes wrong here becomes the reply's error, and the round goes on elsewhere."""
@@ -98,9 +98,8 @@ class Client:
         summary, num_steps = self._descend(batches, optimizer, previous=unprefixed("previous", kept))
         seconds = time.perf_counter() - started
 
-        if not all_finite(
-            self.model.network, summary
-        ):  # nothing of it is kept: the next round starts from the last good one
+        if not all_finite(self.model.network, summary):
+            # Raised before anything is kept, so that the next round starts from the last good one.
             raise FloatingPointError("training gave NaN or infinite numbers")
         self._keep(request, optimizer)
         return Reply(
@@ -176,9 +175,8 @@ class Client:
         """Write the version of this round, and drop those that no round will start from again."""
         network, harmonizer = self.model.network, self.model.harmonizer
         own = [name for name in network.state_dict() if name not in set(self.shared)]
-        kept = prefixed("own", snapshot(network, own)) | prefixed(
-            "harmonizer", snapshot(harmonizer, sorted(harmonizer.own))
-        )
+        kept = prefixed("own", snapshot(network, own))
+        kept |= prefixed("harmonizer", snapshot(harmonizer, sorted(harmonizer.own)))
         if any(penalty.needs_previous_model for penalty in self.method.penalties):
             kept |= prefixed("previous", snapshot(network))
         if self.settings.training.optimizer_state == "keep":
@@ -233,68 +231,8 @@ def frozen_representation(network: Network, state: State | None = None) -> Repre
     return represent
 
 
-def learning_rate(training: TrainingSettings, round_number: int) -> float:
-    """The sites' step size in a round."""
-    if training.learning_rate_schedule == "constant":
-        return training.learning_rate
-    return training.learning_rate * (1 + math.cos(math.pi * (round_number - 1) / training.rounds)) / 2
-
-
-def build_optimizer(network: Network, training: TrainingSettings, round_number: int) -> Optimizer:
-    """The site's optimizer for a round, which clips gradients first if asked to."""
-    optimizer: Optimizer
-    if training.optimizer == "sgd":
-        optimizer = SGD(
-            network.parameters(),
-            lr=learning_rate(training, round_number),
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-        )
-    else:
-        optimizer = Adam(
-            network.parameters(),
-            lr=learning_rate(training, round_number),
-            betas=(training.momentum, training.second_momentum),
-            weight_decay=training.weight_decay,
-        )
-    if training.gradient_clip is not None:
-        largest = training.gradient_clip
-        optimizer.register_step_pre_hook(lambda *_: (clip_grad_norm_(network.parameters(), largest), None)[1])
-    return optimizer
-
-
-def optimizer_tensors(optimizer: Optimizer) -> State:
-    """The optimizer's memory as `weight.name` tensors."""
-    states: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
-    return {
-        f"{weight}.{name}": plain_copy(torch.as_tensor(value))
-        for weight, values in states.items()
-        for name, value in values.items()
-        if value is not None
-    }
-
-
-@torch.no_grad()
-def restore_optimizer(optimizer: Optimizer, tensors: State) -> None:
-    """Put the optimizer's memory back; with no tensors it stays new."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    states: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, name = key.split(".")
-        weight = weights[int(index)]
-        # The layout of the weight, without which the optimizer's fused operations fall back to slow ones.
-        value = torch.empty_like(weight).copy_(tensor) if tensor.shape == weight.shape else tensor
-        states.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
 def choose_device(name: str) -> torch.device:
     """`auto` takes CUDA if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
-
-
-def model_image_shape(task: Task, settings: Settings) -> tuple[int, int, int]:
-    """The (C, H, W) of the images that reach the harmonizer."""
-    return (task.channels, settings.data.size, settings.data.size)

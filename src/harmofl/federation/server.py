@@ -1,55 +1,37 @@
-"""The server: rounds, quorum, model selection, checkpoints. It knows no engine, only a Transport."""
+"""The server: rounds, quorum, model selection, the end. It knows no engine, only a Transport."""
 
 from __future__ import annotations
 
 import logging
 import math
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
-from harmofl import __version__
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.checks import Mean, in_order, problem_with
 from harmofl.federation.messages import Kind, Reply, Request
+from harmofl.federation.progress import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.federation.records import Record, RunFolder
-from harmofl.federation.selection import AVERAGE, Selection
+from harmofl.federation.selection import Selection
 from harmofl.federation.store import CorruptVersionError
+from harmofl.federation.summary import summarize
 from harmofl.federation.transports import Transport
 from harmofl.inference.folder import describe_model, first_misfit, open_model, write_model
 from harmofl.methods.method import Method
 from harmofl.methods.server_rules import Aggregation
 from harmofl.settings import Settings
-from harmofl.states import State, load, num_bytes, prefixed, snapshot, unprefixed
+from harmofl.states import load, num_bytes, snapshot
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
 SERVER = "server"
 Watch = Callable[[Record], None]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after a round: all that a checkpoint holds."""
-
-    round: int
-    state: State
-    selection: Selection
-    moments: State = field(default_factory=dict)
-    measurement: State = field(default_factory=dict)
-    num_records: int = 0
-    seconds: float = 0.0
-    kept: tuple[int, ...] = ()
-    """Rounds that this checkpoint or the one before may need."""
-    trained: tuple[str, ...] = ()
-    """Sites that have trained, and so have entries of their own if not everything travels."""
 
 
 class Server:
@@ -83,7 +65,7 @@ class Server:
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
         sites = sorted(self.transport.sites(minimum=1, timeout=self.settings.federation.timeout))
-        restored = self._restored()
+        restored = newest_checkpoint(self.folder)
         self._announce(sites, done=restored.round if restored else 0)
         progress = restored or self._begun(sites)
         while progress.round < self.settings.training.rounds:
@@ -105,7 +87,7 @@ class Server:
         if self.method.harmonizer.schedule == "before-training" and self.blank_measurement:
             progress = self._measured(progress, sites)
         progress = replace(progress, seconds=time.perf_counter() - started, kept=(0,))
-        self._save(progress)
+        write_checkpoint(self.folder, progress)
         return progress
 
     def _measured(self, progress: Progress, sites: list[str]) -> Progress:
@@ -161,7 +143,7 @@ class Server:
             kept=tuple(sorted({number, progress.round} | selection.rounds() | progress.selection.rounds())),
             trained=tuple(sorted({*progress.trained, *losses})),
         )
-        self._save(following)
+        write_checkpoint(self.folder, following)
         self.watch(records[-1])
         return following
 
@@ -259,51 +241,6 @@ class Server:
         left_out = [r["site"] for r in records if "error" in r]
         return record | ({"left_out": left_out} if left_out else {})
 
-    # --- checkpoints -------------------------------------------------------------------------------------------
-
-    def _save(self, progress: Progress) -> None:
-        notes = {
-            "round": progress.round,
-            "selection": progress.selection.to_json(),
-            "num_records": progress.num_records,
-            "seconds": progress.seconds,
-            "kept": progress.kept,
-            "trained": progress.trained,
-        }
-        tensors = (
-            prefixed("state", progress.state)
-            | prefixed("moments", progress.moments)
-            | prefixed("measurement", progress.measurement)
-        )
-        self.folder.checkpoints.save(progress.round, tensors, notes)
-        self.folder.checkpoints.prune(progress.kept)
-
-    def _restored(self) -> Progress | None:
-        """The newest checkpoint that can be read, with the records as they were then."""
-        for version in reversed(self.folder.checkpoints.versions()):
-            try:
-                progress = self._read(version)
-            except CorruptVersionError as error:
-                logger.warning("checkpoint of round %d cannot be read, using the one before (%s)", version, error)
-                continue
-            self.folder.keep_records(progress.num_records)
-            return progress
-        return None
-
-    def _read(self, version: int) -> Progress:
-        tensors, notes = self.folder.checkpoints.load(version)
-        return Progress(
-            round=notes["round"],
-            state=unprefixed("state", tensors),
-            moments=unprefixed("moments", tensors),
-            measurement=unprefixed("measurement", tensors),
-            selection=Selection.from_json(notes["selection"]),
-            num_records=notes["num_records"],
-            seconds=notes["seconds"],
-            kept=tuple(notes["kept"]),
-            trained=tuple(notes["trained"]),
-        )
-
     # --- the end -----------------------------------------------------------------------------------------------
 
     def _finished(self, progress: Progress, sites: list[str]) -> Record:
@@ -328,7 +265,7 @@ class Server:
         self._write_model(selected[sites[0]][0], selection)
         self.folder.append(records)
         seconds = progress.seconds + time.perf_counter() - started
-        summary = self._summary(selection, [r for r in records if r.get("selected")], seconds)
+        summary = summarize(self.task, self.method, self.settings, selection, records, seconds)
         self.folder.finish(summary)
         return summary
 
@@ -341,7 +278,7 @@ class Server:
             }
         best = selection.round_for(sites[0])
         try:
-            chosen = progress if best == progress.round else self._read(best)
+            chosen = progress if best == progress.round else read_checkpoint(self.folder, best)
         except CorruptVersionError as error:
             raise RunError(f"the checkpoint of the best round cannot be read: {error}") from None
         return dict.fromkeys(sites, (chosen, best))
@@ -358,34 +295,6 @@ class Server:
             model.harmonizer.receive(chosen.measurement)
         model.harmonizer.freeze()
         write_model(self.folder.model, model, self.task, self.settings, self.task.sites, best)
-
-    def _summary(self, selection: Selection, records: list[Record], seconds: float) -> Record:
-        scores = {record["site"]: record["metric"] for record in records}
-        details = {
-            r["site"]: {name: value for name, value in r.items() if name not in ("site", "phase", "selected")}
-            for r in records
-        }
-        spread = statistics.stdev(scores.values()) if len(scores) > 1 else 0.0
-        per_site = {"best_rounds": {site: best.round for site, best in selection.best.items()}}
-        return {
-            "task": self.task.name,
-            "method": self.method.key,
-            "title": self.method.name,
-            "seed": self.settings.seed,
-            "preset": self.settings.preset,
-            "norm": self.settings.model.norm,
-            "metric_name": self.task.metric_name,
-            "best_round": None if selection.per_site else selection.round_for(AVERAGE),
-            **(per_site if selection.per_site else {}),
-            "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
-            "details": details,
-            "versions": {
-                "harmofl": __version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "seconds": seconds,
-        }
 
 
 def start_from(network: nn.Module, folder: Path) -> None:

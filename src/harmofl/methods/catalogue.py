@@ -70,7 +70,7 @@ harmofl = Method(
     harmonizer=NormalizeAmplitude(band="dc", decay=0.1, schedule="before-training"),
     step=PerturbedDescent(radius=0.05),
     paper="Jiang, Wang and Dou, AAAI 2022",
-    idea="Images take the amplitude averaged over all sites; each step descends with the gradient found nearby.",
+    idea="Images take the amplitude averaged over all sites; steps descend with the gradient at perturbed weights.",
     limit='band = "none" and radius = 0',
 )
 

@@ -51,4 +51,5 @@ task = Task(
     loss=F.cross_entropy,
     score=classification_scores,
     presets=with_common_presets(PAPER, SMALL, SMOKE),
+    fewest_images=3 * phantom.IMAGES_PER_PATIENT,
 )

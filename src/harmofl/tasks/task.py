@@ -32,6 +32,8 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]
     score: Callable[[Sequence[Tensor], LabelledImages, bool], Scores]
     presets: Mapping[str, Mapping[str, Any]]
+    fewest_images: int = 10
+    """How many images per site it takes for three patients: one to train on, one for val, one for test."""
 
     def load_site(self, name: str, data: DataSettings) -> Site:
         """One site's images, split; the name POOLED stands for the union of all training images."""
@@ -50,9 +52,12 @@ class Task:
         """Who trains: every site, or one that holds the union."""
         return (POOLED,) if method.pooled else self.sites
 
+    def image_shape(self, data: DataSettings) -> tuple[int, int, int]:
+        """The (C, H, W) of the images that reach the harmonizer."""
+        return (self.channels, data.size, data.size)
+
     def build_model(self, settings: Settings, method: Method) -> Model:
         """The method's harmonizer and a freshly initialized network."""
-        size = settings.data.size
         network = build_network(
             settings.model.network,
             self.channels,
@@ -61,4 +66,4 @@ class Task:
             settings.model.norm,
             settings.seed,
         )
-        return Model(method.harmonizer((self.channels, size, size)), network)
+        return Model(method.harmonizer(self.image_shape(settings.data)), network)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harmofl.federation.messages import Request
-from harmofl.federation.transports import Worker, Workers
+from harmofl.federation.workers import Worker, Workers
 from harmofl.settings import resolve
 from runs import SITES, differences, environment, records, tiny, train
 

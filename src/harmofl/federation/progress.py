@@ -1,0 +1,78 @@
+"""Where a run stands after a round, and its checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from harmofl.federation.records import RunFolder
+from harmofl.federation.selection import Selection
+from harmofl.federation.store import CorruptVersionError
+from harmofl.states import State, prefixed, unprefixed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round: all that a checkpoint holds."""
+
+    round: int
+    state: State
+    selection: Selection
+    moments: State = field(default_factory=dict)
+    measurement: State = field(default_factory=dict)
+    num_records: int = 0
+    seconds: float = 0.0
+    kept: tuple[int, ...] = ()
+    """Rounds that this checkpoint or the one before may need."""
+    trained: tuple[str, ...] = ()
+    """Sites that have trained, and so have entries of their own if not everything travels."""
+
+
+def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
+    """Write the checkpoint of a round, and drop those that nothing may need again."""
+    notes = {
+        "round": progress.round,
+        "selection": progress.selection.to_json(),
+        "num_records": progress.num_records,
+        "seconds": progress.seconds,
+        "kept": progress.kept,
+        "trained": progress.trained,
+    }
+    tensors = (
+        prefixed("state", progress.state)
+        | prefixed("moments", progress.moments)
+        | prefixed("measurement", progress.measurement)
+    )
+    folder.checkpoints.save(progress.round, tensors, notes)
+    folder.checkpoints.prune(progress.kept)
+
+
+def newest_checkpoint(folder: RunFolder) -> Progress | None:
+    """The newest checkpoint that can be read, with the records put back as they were then."""
+    for version in reversed(folder.checkpoints.versions()):
+        try:
+            progress = read_checkpoint(folder, version)
+        except CorruptVersionError as error:
+            logger.warning("checkpoint of round %d cannot be read, using the one before (%s)", version, error)
+            continue
+        folder.keep_records(progress.num_records)
+        return progress
+    return None
+
+
+def read_checkpoint(folder: RunFolder, version: int) -> Progress:
+    """The checkpoint of one round."""
+    tensors, notes = folder.checkpoints.load(version)
+    return Progress(
+        round=notes["round"],
+        state=unprefixed("state", tensors),
+        moments=unprefixed("moments", tensors),
+        measurement=unprefixed("measurement", tensors),
+        selection=Selection.from_json(notes["selection"]),
+        num_records=notes["num_records"],
+        seconds=notes["seconds"],
+        kept=tuple(notes["kept"]),
+        trained=tuple(notes["trained"]),
+    )

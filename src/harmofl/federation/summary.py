@@ -1,0 +1,50 @@
+"""What `summary.json` says of a finished run."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Sequence
+
+import torch
+
+from harmofl import __version__
+from harmofl.federation.records import Record
+from harmofl.federation.selection import AVERAGE, Selection
+from harmofl.methods.method import Method
+from harmofl.settings import Settings
+from harmofl.tasks.task import Task
+
+
+def summarize(
+    task: Task, method: Method, settings: Settings, selection: Selection, records: Sequence[Record], seconds: float
+) -> Record:
+    """The test scores of the selected model, per site, and what is needed to read them."""
+    selected = [record for record in records if record.get("selected")]
+    scores = {record["site"]: record["metric"] for record in selected}
+    spread = statistics.stdev(scores.values()) if len(scores) > 1 else 0.0
+    return {
+        "task": task.name,
+        "method": method.key,
+        "title": method.name,
+        "seed": settings.seed,
+        "preset": settings.preset,
+        "norm": settings.model.norm,
+        "metric_name": task.metric_name,
+        **_best_rounds(selection),
+        "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
+        "missing": [site for site in task.sites if site not in scores],
+        "details": {record["site"]: _details(record) for record in selected},
+        "versions": {"harmofl": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "seconds": seconds,
+    }
+
+
+def _best_rounds(selection: Selection) -> Record:
+    if not selection.per_site:
+        return {"best_round": selection.round_for(AVERAGE)}
+    return {"best_round": None, "best_rounds": {site: best.round for site, best in selection.best.items()}}
+
+
+def _details(record: Record) -> Record:
+    return {name: value for name, value in record.items() if name not in ("site", "phase", "selected")}

@@ -1,0 +1,185 @@
+"""Processes that train sites side by side on one machine. Messages reach them as they would reach other machines."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
+from harmofl.federation.transports import Clients
+from harmofl.methods.method import Method
+from harmofl.settings import Settings
+from harmofl.tasks import find as find_task
+
+
+def worker_context() -> Any:
+    """Processes that start from a clean one that has torch and MONAI in memory already, where there are such."""
+    if os.name != "posix":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harmofl.federation.workers", "monai.networks.nets", "monai.losses"])
+    return context
+
+
+class Worker:
+    """A process that answers for sites, one request at a time, in the encoding that travels between machines."""
+
+    def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
+        context = worker_context()
+        self.connection, other_end = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=_serve, args=(other_end, settings, method, folder), daemon=True
+        )
+        with interrupts_held(), main_script_hidden(unless_in=method):
+            self.process.start()
+        other_end.close()
+        self.known: set[str] = set()
+        self.site: str | None = None
+        self.deadline = 0.0
+
+    def send(self, site: str, request: Request, timeout: float) -> None:
+        """Give the worker something to do; if it is gone, `receive` says so."""
+        self.known.add(site)
+        self.site = site
+        self.deadline = time.monotonic() + timeout
+        with suppress(OSError):
+            self.connection.send_bytes(site.encode())
+            self.connection.send_bytes(encode(request))
+
+    def receive(self) -> Reply:
+        """The answer, or what became of the worker; it is free again afterwards."""
+        site, self.site = self.site or "", None
+        try:
+            return decode_reply(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self.process.join(timeout=5)
+            exit_code = self.process.exitcode
+            self.stop()
+            return Reply(site, error=f"its worker process died (exit code {exit_code})")
+
+    def give_up(self) -> Reply:
+        """End the process in the middle of its work."""
+        self.stop()
+        return Reply(self.site or "", error="no answer within federation.timeout")
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+class Workers:
+    """Several processes train sites side by side; results do not depend on their number."""
+
+    def __init__(self, settings: Settings, method: Method, folder: Path, count: int) -> None:
+        self._sites = find_task(settings.task).participants(method)
+        self._arguments = (settings, method, folder)
+        self._workers = [Worker(*self._arguments) for _ in range(count)]
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        """Every site is always there."""
+        return list(self._sites)
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        """Keep every worker busy until all sites have answered; a worker that is too slow is replaced."""
+        pending = sorted(requests)
+        while pending or any(worker.site for worker in self._workers):
+            for place, worker in enumerate(self._workers):
+                if pending and worker.site is None:
+                    free = worker if worker.process.is_alive() else self._replaced(place)
+                    site = next((site for site in pending if site in free.known), pending[0])
+                    pending.remove(site)
+                    free.send(site, requests[site], timeout)
+            yield from self._answers()
+
+    def _answers(self) -> Iterator[Reply]:
+        busy = [worker for worker in self._workers if worker.site]
+        nearest = min(worker.deadline for worker in busy) - time.monotonic()
+        ready = wait([worker.connection for worker in busy], timeout=max(0.0, nearest))
+        for place, worker in enumerate(self._workers):
+            if worker.connection in ready:
+                reply = worker.receive()
+            elif worker in busy and time.monotonic() >= worker.deadline:
+                reply = worker.give_up()
+            else:
+                continue
+            if not worker.process.is_alive():
+                self._replaced(place)
+            yield reply
+
+    def _replaced(self, place: int) -> Worker:
+        self._workers[place].stop()
+        self._workers[place] = Worker(*self._arguments)
+        return self._workers[place]
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.stop()
+
+
+def _serve(connection: Connection, settings: Settings, method: Method, folder: Path) -> None:
+    """A worker's life: answer requests until the other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(settings.federation.threads)
+    clients = Clients(settings, method, folder)
+    while True:
+        try:
+            site = connection.recv_bytes().decode()
+            request = decode_request(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        connection.send_bytes(encode(clients.answer(site, request)))
+
+
+def _die_with_parent() -> None:
+    """Leave at once when the main process is killed, even in the middle of a round."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Start a process that never hears Ctrl-C, not even while it imports; this one hears it after the block."""
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    resource_tracker.ensure_running()  # it would let Ctrl-C through again if it started inside the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def main_script_hidden(unless_in: Method) -> Iterator[None]:
+    """Keep a new process from running the user's script again, unless the method is defined there."""
+    if b"__main__" in pickle.dumps(unless_in):
+        yield
+        return
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
