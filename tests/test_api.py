@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import harmofl
+from harmofl.federation.store import Store
 from harmofl.methods.catalogue import fedavg
 from harmofl.methods.method import Method
 from harmofl.methods.steps import PerturbedDescent
@@ -53,17 +54,15 @@ def test_a_method_of_ones_own_trains_and_can_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_run_with_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from harmofl.federation.server import Server
+    honest = Store.save
 
-    honest = Server._save
-
-    def save(self: Server, progress: object) -> None:
-        if progress.round == 2:  # type: ignore[attr-defined]
+    def save(self: Store, version: int, *content: object) -> None:
+        if version == 2 and self.folder.name == "checkpoint":
             raise OSError(28, "No space left on device")
-        honest(self, progress)  # type: ignore[arg-type]
+        honest(self, version, *content)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Server, "_save", save)
+        patch.setattr(Store, "save", save)
         with pytest.raises(harmofl.RunError, match="No space left on device; what was written before is kept"):
             train(tmp_path / "run")
     train(tmp_path / "run", resume=True)

@@ -24,9 +24,9 @@ PAPER = {
     },
 }
 SMALL = {
-    "data": {"size": 48, "images": 600},
+    "data": {"size": 48, "images": 1000},
     "model": {"network": "densenet-small", "features": 16},
-    "training": {"rounds": 20, "batch_size": 32, "learning_rate": 1e-2, "learning_rate_schedule": "cosine"},
+    "training": {"rounds": 16, "batch_size": 32, "learning_rate": 1e-2, "learning_rate_schedule": "cosine"},
 }
 SMOKE = {
     "data": {"size": 32, "images": 24},
