@@ -392,3 +392,9 @@ def test_identity_leaves_images_as_they_are_and_has_nothing_to_tell() -> None:
     assert layer(images) is images
     assert layer.measurement() == {}
     assert identity.schedule is None
+
+
+def test_the_shape_may_be_any_sequence() -> None:
+    images = torch.rand(2, 1, 3, 4)
+    assert AmplitudeNormalization(image_shape=[1, 3, 4])(images).shape == images.shape  # type: ignore[arg-type]
+    assert AmplitudeNormalization(image_shape=images.shape[1:])(images).shape == images.shape  # type: ignore[arg-type]

@@ -80,7 +80,8 @@ class AmplitudeNormalization(Harmonizer):
 
     def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
         super().__init__()
-        self.image_shape: ImageShape = image_shape
+        channels, height, width = image_shape
+        self.image_shape: ImageShape = (channels, height, width)
         try:
             self.band = check_band(band)
         except ValueError as error:
@@ -88,7 +89,6 @@ class AmplitudeNormalization(Harmonizer):
         self.decay = decay
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be from 0 to 1, not {decay}")
-        channels, height, width = self.image_shape
         self.register_buffer("inside", self._bins_inside(height, width), persistent=False)
         self.register_buffer("amplitude", torch.zeros(self._amplitude_shape(channels, height, width)))
         # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
