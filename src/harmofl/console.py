@@ -155,7 +155,11 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     console = Console()
     console.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
-    console.print(f"{chosen}, {summary['seconds']:.0f} s. The model: {out / 'model'}", highlight=False, soft_wrap=True)
+    console.print(
+        f"The model of {chosen}, selected on validation images, lies in {out / 'model'} ({summary['seconds']:.0f} s).",
+        highlight=False,
+        soft_wrap=True,
+    )
     if summary["missing"]:
         console.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 

@@ -20,8 +20,8 @@ def summarize(
     task: Task, method: Method, settings: Settings, selection: Selection, records: Sequence[Record], seconds: float
 ) -> Record:
     """The test scores of the selected model, per site, and what is needed to read them."""
-    selected = [record for record in records if record.get("selected")]
-    scores = {record["site"]: record["metric"] for record in selected}
+    selected = {record["site"]: record for record in records if record.get("selected")}
+    scores = {site: selected[site]["metric"] for site in task.sites if site in selected}
     spread = statistics.stdev(scores.values()) if len(scores) > 1 else 0.0
     return {
         "task": task.name,
@@ -34,7 +34,7 @@ def summarize(
         **_best_rounds(selection),
         "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
         "missing": [site for site in task.sites if site not in scores],
-        "details": {record["site"]: _details(record) for record in selected},
+        "details": {site: _details(selected[site]) for site in scores},
         "versions": {"harmofl": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "seconds": seconds,
     }
