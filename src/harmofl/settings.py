@@ -127,7 +127,7 @@ def resolve(
     if preset_name not in chosen_task.presets:
         raise unknown_name("preset", preset_name, chosen_task.presets)
     base = dict(chosen_task.presets[preset_name])
-    of_preset = {name: value for name, value in base.pop("method", {}).items() if name in chosen.settings}
+    of_preset = _wishes_for(chosen, base.pop("method", {}))
     chosen = chosen.with_settings(**(of_preset | of_file | of_changes))
 
     wishes = tree_of({**chosen.defaults, **chosen.requires})
@@ -157,6 +157,12 @@ def _chosen_method(name: str | Method | None) -> Method:
     if not name:
         raise UsageError("no method given: name one with --method or in the configuration file")
     return find(str(name)) if isinstance(name, str) else name
+
+
+def _wishes_for(method: Method, section: Tree) -> Tree:
+    """A preset's settings for a method: those under its own name, and those of pieces that it has."""
+    common = {name: value for name, value in section.items() if name in method.settings}
+    return {**common, **section.get(method.key, {})}
 
 
 def _without_wishes_of(method: Method, tree: Tree) -> Tree:
