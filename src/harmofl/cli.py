@@ -94,7 +94,7 @@ def train(
     task: Annotated[str | None, typer.Option(help="What is learned: see `harmofl tasks`.")] = None,
     method: Annotated[str | None, typer.Option(help="How: see `harmofl methods`.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A folder of images; without one, the task's synthetic hospitals.")
+        Path | None, typer.Option(help="Not read yet: this version knows the synthetic hospitals only.")
     ] = None,
     preset: Annotated[
         str | None,
@@ -149,7 +149,7 @@ def train(
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.")],
     data: Annotated[
-        Path | None, typer.Option(help="A folder of labelled images; without one, the synthetic hospitals.")
+        Path | None, typer.Option(help="Not read yet: this version knows the synthetic hospitals only.")
     ] = None,
     site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,
     assignments: Assignments = [],  # noqa: B006
