@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import shutil
 import statistics
 import tempfile
@@ -89,9 +88,9 @@ def run(cell: Cell) -> tuple[Cell, float]:
         settings = {"data.shift": cell.shift}
         harmofl.train(cell.task, cell.method, preset="small", seed=cell.seed, workers=1, settings=settings, out=out)
         cell.folder.mkdir(parents=True, exist_ok=True)
-        write_rounds(out / "records.jsonl", cell.folder / "rounds.csv")
         shutil.copy(out / "config.toml", cell.folder)
-        shutil.copy(out / "summary.json", cell.folder)
+        write_rounds(out / "records.jsonl", cell.folder / "rounds.csv")
+        shutil.copy(out / "summary.json", cell.folder)  # last: a cell with it is done
     return cell, time.perf_counter() - started
 
 
@@ -100,7 +99,7 @@ def write_rounds(records: Path, target: Path) -> None:
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for line in records.read_text().splitlines():
         record = json.loads(line)
-        if record["site"] == "server" or record.get("selected") or record["phase"] == "amplitude":
+        if record["site"] == "server" or record.get("selected") or record["phase"] == "amplitude" or "error" in record:
             continue
         row = rows.setdefault((record["round"], record["site"]), {})
         names = {"loss": "loss", "drift": "drift"} if record["phase"] == "train" else {"metric": record["phase"]}
@@ -115,21 +114,29 @@ def write_rounds(records: Path, target: Path) -> None:
 class Scores:
     """A method's scores, one a seed: the average over sites, in percent."""
 
-    values: tuple[float, ...]
+    values: dict[int, float]
 
     @classmethod
     def read(cls, task: str, shift: float, method: str) -> Scores:
         here = [Cell(task, shift, method, seed) for seed in SEEDS]
-        return cls(tuple(cell.score() for cell in here if cell not in missing()))
+        return cls({cell.seed: cell.score() for cell in here if is_done(cell)})
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.values) if self.values else float("nan")
+        return statistics.fmean(self.values.values()) if self.values else float("nan")
+
+    def minus(self, other: Scores) -> tuple[str, float | None]:
+        """The mean difference over common seeds in words, and as a number once all seeds are there."""
+        common = self.values.keys() & other.values.keys()
+        if not common:
+            return "–", None
+        gap = statistics.fmean(self.values[seed] - other.values[seed] for seed in common)
+        return (f"{gap:+.2f}", gap) if len(common) == len(SEEDS) else (f"so far {gap:+.2f}", None)
 
     def __str__(self) -> str:
         if len(self.values) < len(SEEDS):
             return f"{self.mean:.2f} ({len(self.values)} of {len(SEEDS)} seeds)" if self.values else "missing"
-        return f"{self.mean:.2f} ({statistics.stdev(self.values):.2f})"
+        return f"{self.mean:.2f} ({statistics.stdev(self.values.values()):.2f})"
 
 
 def report() -> str:
@@ -146,9 +153,9 @@ def report() -> str:
     ]
     for task in TASKS:
         pooled, federated = (Scores.read(task, 1.0, name) for name in DIFFERENT[1.0])
-        gain = pooled.mean - federated.mean
-        holds = "–" if math.isnan(gain) else "yes" if gain >= LEAST_GAIN else "**no**"
-        lines.append(f"| {task} | {pooled} | {federated} | {gain:+.2f} | {holds} |")
+        words, gain = pooled.minus(federated)
+        holds = "–" if gain is None else "yes" if gain >= LEAST_GAIN else "**no**"
+        lines.append(f"| {task} | {pooled} | {federated} | {words} | {holds} |")
     lines += [
         "",
         f"## The hospitals look alike (shift 0): every method must be within {LARGEST_GAP:g} points of FedAvg",
@@ -160,10 +167,9 @@ def report() -> str:
         reference = Scores.read(task, 0.0, "fedavg")
         for method in ALIKE[0.0]:
             scores = Scores.read(task, 0.0, method)
-            gap = scores.mean - reference.mean
-            is_open = method == "fedavg" or math.isnan(gap)
-            holds = "–" if is_open else "yes" if abs(gap) <= LARGEST_GAP else "**no**"
-            lines.append(f"| {task} | {method} | {scores} | {gap:+.2f} | {holds} |")
+            words, gap = scores.minus(reference) if method != "fedavg" else ("–", None)
+            holds = "–" if gap is None else "yes" if abs(gap) <= LARGEST_GAP else "**no**"
+            lines.append(f"| {task} | {method} | {scores} | {words} | {holds} |")
     if missing():
         lines += ["", f"{len(missing())} of {len(cells())} cells are still missing."]
     return "\n".join(lines) + "\n"

@@ -2,7 +2,8 @@
 
 Two questions, each for a classification and a segmentation network:
 - how much slower than the plainest loop that does the same mathematics (the drift included)? At most 1.05.
-- how much slower is a HarmoFL step, with its amplitude fixed, than a FedAvg step? It makes two passes: at most 2.1.
+- how much slower is a HarmoFL step, with its amplitude fixed, than a FedAvg step? It makes two passes: at most 2.1,
+  for the default band and for the full spectrum.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
 from harmofl.federation.optimizers import build_optimizer
 from harmofl.federation.store import Store
+from harmofl.methods.penalties import squared_distance
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find
 
 REPEATS = 9
-LIMITS = {"loop / plain loop": 1.05, "HarmoFL / FedAvg": 2.1}
+LIMITS = {"loop / plain loop": 1.05, "HarmoFL / FedAvg": 2.1, "HarmoFL, full band / FedAvg": 2.1}
 
 
 class Contender:
     """One site's client for one method, ready to train the same round again and again."""
 
-    def __init__(self, task_name: str, method_name: str, folder: Path) -> None:
-        self.settings, method = resolve(
-            task_name, method_name, "small", overrides={"training.optimizer_state": "reset", "data.images": 120}
-        )
+    def __init__(self, task_name: str, method_name: str, folder: Path, **more: str) -> None:
+        changes = {"training.optimizer_state": "reset", "data.images": 120}
+        changes |= {f"method.{name}": value for name, value in more.items()}
+        self.settings, method = resolve(task_name, method_name, "small", overrides=changes)
         self.task = find(task_name)
         self.model = self.task.build_model(self.settings, method)
         site = self.task.load_site(self.task.sites[0], self.settings.data)
@@ -61,7 +63,7 @@ def plain_loop(contender: Contender) -> float:
     weights = list(network.parameters())
     started = time.perf_counter()
     start = [weight.detach().clone() for weight in weights]
-    drift, total = 0.0, 0.0
+    drift, total = torch.zeros(()), torch.zeros(())
     order = torch.randperm(len(train))
     for indices in order.split(settings.training.batch_size):
         images = train.images[indices].contiguous(memory_format=torch.channels_last)
@@ -69,20 +71,22 @@ def plain_loop(contender: Contender) -> float:
         loss = contender.task.loss(network(images), train.targets[indices])
         loss.backward()
         optimizer.step()
-        total += loss.item() * len(indices)
         with torch.no_grad():
-            drift += sum((weight - first).square().sum() for weight, first in zip(weights, start, strict=True)).item()
+            total += loss * len(indices)
+            drift += squared_distance(weights, start)
     return time.perf_counter() - started
 
 
 def compare(task: str, folder: Path) -> dict[str, float]:
     fedavg, harmofl = Contender(task, "fedavg", folder), Contender(task, "harmofl", folder)
-    plain_loop(fedavg), fedavg.seconds(), harmofl.seconds()  # the first pass of each is not counted
+    full = Contender(task, "harmofl", folder, band="full")
+    plain_loop(fedavg), fedavg.seconds(), harmofl.seconds(), full.seconds()  # the first pass of each is not counted
     ratios: dict[str, list[float]] = {name: [] for name in LIMITS}
     for _ in range(REPEATS):
-        ours, plain, perturbed = fedavg.seconds(), plain_loop(fedavg), harmofl.seconds()
+        ours, plain, perturbed, whole = fedavg.seconds(), plain_loop(fedavg), harmofl.seconds(), full.seconds()
         ratios["loop / plain loop"].append(ours / plain)
         ratios["HarmoFL / FedAvg"].append(perturbed / ours)
+        ratios["HarmoFL, full band / FedAvg"].append(whole / ours)
     return {name: statistics.median(values) for name, values in ratios.items()}
 
 
@@ -94,7 +98,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             for name, ratio in compare(task, Path(folder)).items():
                 within &= ratio <= LIMITS[name]
-                print(f"{task:10} {name:18} {ratio:.3f}   (at most {LIMITS[name]})")
+                print(f"{task:10} {name:28} {ratio:.3f}   (at most {LIMITS[name]})")
     return 0 if within else 1
 
 

@@ -297,7 +297,7 @@ def test_every_setting_has_a_name_and_a_preset_may_only_use_those() -> None:
 def test_differences_leave_out_what_does_not_change_results() -> None:
     first = resolved(overrides={"federation.workers": 1, "federation.timeout": 5, "seed": 1})
     second = resolved(overrides={"federation.workers": 2, "device": "cpu", "training.rounds": 7})
-    assert differences(first, second) == ["seed", "training.rounds"]
+    assert differences(first, second) == ["device", "seed", "training.rounds"]
     assert differences(first, resolved(method=fedavg, overrides={"seed": 1})) == []
 
 

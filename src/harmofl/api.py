@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from harmofl.errors import RunError, UsageError
 from harmofl.federation.client import score
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
-from harmofl.federation.transports import simulated, threads
+from harmofl.federation.transports import num_workers, simulated, threads
 from harmofl.inference.folder import open_model
 from harmofl.methods.method import Method
 from harmofl.settings import Settings, merged, read_toml, resolve, tree_of
@@ -55,6 +56,7 @@ def train(
 def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watch) -> Record:
     """Run a federation of simulated sites in a folder, from its start or from its last checkpoint."""
     check_device(settings.device)
+    check_method_travels(method, settings)
     task = find_task(settings.task)
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(task.build_model(settings, method).network, Path(settings.model.initial))
@@ -71,9 +73,13 @@ def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watc
         folder.release()
 
 
-def load_model(folder: str | Path, site: str | None = None) -> nn.Module:
-    """A trained model in eval mode, harmonizer included: raw images (N, C, H, W) in [0, 1] in, logits out."""
-    return open_model(Path(folder), site)[0]
+def load_model(folder: str | Path, site: str | None = None, method: Method | None = None) -> nn.Module:
+    """A trained model in eval mode, harmonizer included: raw images (N, C, H, W) in [0, 1] in, logits out.
+
+    `site`: whose model, where each site has its own. `method`: the one it was trained with, if it is your own and
+    not registered.
+    """
+    return open_model(Path(folder), site, method)[0]
 
 
 def evaluate(
@@ -105,6 +111,16 @@ def refuse_data(data: str | Path | None) -> None:
     """Say that folders of images are not read yet, rather than train on something else."""
     if data is not None:
         raise UsageError(f"--data {data}: this version knows synthetic hospitals only; leave out --data")
+
+
+def check_method_travels(method: Method, settings: Settings) -> None:
+    """Refuse a method that cannot reach the worker processes."""
+    if num_workers(settings, method) > 1:
+        try:
+            pickle.dumps(method)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            hint = "its pieces must be defined at the top of a file (no lambda), or use workers=1"
+            raise UsageError(f"{method.name} cannot be sent to worker processes: {hint} ({error})") from None
 
 
 def check_device(device: str) -> None:

@@ -160,9 +160,11 @@ def evaluate(
     """
     from harmofl import api
     from harmofl.console import show_scores
+    from harmofl.inference.folder import metric_name
     from harmofl.settings import parse_assignments
 
-    show_scores(api.evaluate(model, data=data, site=site, settings=parse_assignments(assignments)))
+    scores = api.evaluate(model, data=data, site=site, settings=parse_assignments(assignments))
+    show_scores(scores, metric_name(model))
 
 
 @app.command()

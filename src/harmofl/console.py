@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from rich.table import Table
 from harmofl.errors import UsageError
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from harmofl.reporting.runs import RunResult
 
 Record = dict[str, Any]
@@ -49,6 +52,8 @@ class PlainLines:
             print(f"{record['title']} on {record['task']}: {record['rounds']} rounds", flush=True)
         elif "error" in record:
             print(f"  round {record['round']}: {record['site']} left out: {record['error']}", flush=True)
+        elif record["phase"] == "end":
+            print("  scoring and writing the selected model", flush=True)
         elif record["site"] == "server":
             print(f"  round {record['round']}: {_state(record)}, {record['seconds']:.1f} s", flush=True)
 
@@ -75,6 +80,8 @@ class LiveBars:
             )
         elif "error" in record:
             self._progress.console.print(f"round {record['round']}: {record['site']} left out: {record['error']}")
+        elif record["phase"] == "end":
+            self._progress.update(self._bar, state="scoring and writing the selected model")
         elif record["site"] == "server":
             self._state, self._answered = _state(record), 0
             self._progress.update(self._bar, completed=record["round"], state=self._state)
@@ -86,7 +93,9 @@ class LiveBars:
 
 def _state(record: Record) -> str:
     loss = f"loss {record['loss']:.3f}"
-    return f"{loss}, validation {100 * record['previous_val']:.1f} %" if "previous_val" in record else loss
+    if "previous_val" not in record:
+        return loss
+    return f"{loss}, validation of round {record['round'] - 1}: {100 * record['previous_val']:.1f} %"
 
 
 @contextmanager
@@ -120,7 +129,7 @@ def tensorboard(out: Path, wanted: bool) -> Iterator[Watch]:
     writers: list[Any] = []
 
     def log(record: Record) -> None:
-        if record["phase"] == "start":
+        if record["phase"] in ("start", "end"):
             return
         if not writers:  # made late, so that the run's folder is still empty when the run claims it
             writers.append(SummaryWriter(str(out / "tensorboard")))
@@ -171,12 +180,15 @@ def show_table(runs: Sequence[RunResult]) -> None:
     Console().print(to_rich(score_table(runs)))
 
 
-def show_scores(scores: Mapping[str, Mapping[str, float]]) -> None:
-    """Every metric, one row per site."""
+def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> None:
+    """Every metric, one row per site and one for their average."""
     names = list(dict.fromkeys(name for values in scores.values() for name in values))
-    table = Table("site", *names)
+    table = Table("site", *(metric_name if name == "metric" else name for name in names))
     for site, values in scores.items():
         table.add_row(site, *(f"{values[name]:.4f}" if name in values else "–" for name in names))
+    table.add_section()
+    columns = ([values[name] for values in scores.values() if name in values] for name in names)
+    table.add_row("average", *(f"{statistics.fmean(column):.4f}" for column in columns))
     Console().print(table)
 
 
@@ -198,7 +210,6 @@ def show_methods() -> None:
 
 def show_tasks() -> None:
     """Every task with its sites and presets, then every setting of a run."""
-    from harmofl.settings import Section, Settings, flat
     from harmofl.tasks import TASKS, find
 
     console = Console()
@@ -209,23 +220,43 @@ def show_tasks() -> None:
         task = find(name)
         table.add_row(f"[bold]{name}[/bold]", task.title, task.metric_name, ", ".join(task.sites))
     console.print(table)
+    for name in TASKS:
+        console.print(_presets_of(name))
+    console.print(_every_setting())
 
-    presets = Table(title="What the presets set", show_lines=False)
-    columns = [(name, preset) for name in TASKS for preset in ("small", "paper")]
-    presets.add_column("setting")
-    for name, preset in columns:
-        presets.add_column(f"{name}\n{preset}", justify="right")
-    values = [flat(dict(find(name).presets[preset])) for name, preset in columns]
-    for setting in dict.fromkeys(key for column in values for key in column):
-        presets.add_row(setting, *(str(column.get(setting, "")) for column in values))
-    console.print(presets)
 
-    settings = Table("--set", "default", "meaning", title="Every setting; presets and methods change some defaults")
-    for section_name, info in Settings.model_fields.items():
+def _presets_of(name: str) -> Table:
+    from harmofl.methods.catalogue import CATALOGUE
+    from harmofl.settings import flat
+    from harmofl.tasks import find
+
+    presets = {preset: flat(dict(values)) for preset, values in find(name).presets.items()}
+    table = Table("setting", title=f"What the presets of {name} set")
+    for preset in presets:
+        table.add_column(preset, justify="right")
+    for setting in dict.fromkeys(key for values in presets.values() for key in values):
+        section, _, rest = setting.partition(".")
+        method, _, own = rest.partition(".")
+        shown = f"{section}.{own} ({method} only)" if method in CATALOGUE else setting
+        table.add_row(shown, *(str(values.get(setting, "")) for values in presets.values()))
+    return table
+
+
+def _every_setting() -> Table:
+    from harmofl.settings import Section, Settings
+
+    table = Table("--set", "default", "meaning", title="Every setting; presets and methods change some defaults")
+    for name, info in Settings.model_fields.items():
         section = info.annotation
         if isinstance(section, type) and issubclass(section, Section):
-            for name, field in section.model_fields.items():
-                choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-                meaning = f"{field.description} ({', '.join(choices)})" if choices else field.description
-                settings.add_row(f"{section_name}.{name}", str(field.default), meaning)
-    console.print(settings)
+            for inner, field in section.model_fields.items():
+                table.add_row(f"{name}.{inner}", str(field.default), _meaning(field))
+        elif name != "method":
+            table.add_row(name, "" if info.is_required() else str(info.default), _meaning(info))
+    table.add_row("method.…", "", "the settings of the chosen method: see `harmofl methods`")
+    return table
+
+
+def _meaning(field: FieldInfo) -> str:
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return f"{field.description} ({', '.join(choices)})" if choices else str(field.description)

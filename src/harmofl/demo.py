@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harmofl import api
+from harmofl.errors import UsageError
 from harmofl.federation.records import RunFolder
 from harmofl.inference.folder import open_model
 from harmofl.reporting import figures
@@ -27,7 +28,12 @@ def run_demo(out: Path, watch: Callable[[dict[str, Any]], None]) -> tuple[list[R
     folders = [out / method for method in METHODS]
     for method, folder in zip(METHODS, folders, strict=True):
         begun = RunFolder(folder).config.exists()
-        api.train(TASK, method, preset="small", out=folder, resume=begun, watch=watch)
+        try:
+            api.train(TASK, method, preset="small", out=folder, resume=begun, watch=watch)
+        except UsageError as error:
+            if begun:
+                raise UsageError(f"{out} holds another demo: remove it, or choose another --out ({error})") from None
+            raise
     page = out / "report.html"
     page_for_runs(folders, page, samples_figure=harmonized_samples(out / "harmofl" / "model"))
     return [read_run(folder) for folder in folders], page

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict, ValidationError
+
+
+STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+"""How settings are checked: "0.5" is no number and true is no 1, as quiet conversions hide mistakes."""
 
 
 class UsageError(Exception):
@@ -15,8 +23,21 @@ class RunError(Exception):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
-    """Say which names are known, and which of them was probably meant."""
+    """Say which name was probably meant and, unless they are many, which names there are."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown {kind} {str(name)!r}{hint} (known: {', '.join(names)})")
+    if len(names) > 12:
+        names = [other for other in names if other.partition(".")[0] == str(name).partition(".")[0]] or names
+    listed = "" if near and len(names) > 12 else f" (known: {', '.join(names) or 'none'})"
+    return UsageError(f"unknown {kind} {str(name)!r}{hint}{listed}")
+
+
+def describe(error: ValidationError, prefix: str = "") -> str:
+    """One line that names each wrong setting, its value and what is allowed."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        name = prefix + ".".join(str(part) for part in problem["loc"] if part != "function-before")
+        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        lines.append(f"{name} = {problem['input']!r}: must be {message}")
+    return "; ".join(dict.fromkeys(lines))

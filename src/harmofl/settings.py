@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harmofl.errors import UsageError, unknown_name
+from harmofl.errors import STRICT, UsageError, describe, unknown_name
 
 if TYPE_CHECKING:
     from harmofl.methods.method import Method
@@ -23,7 +23,7 @@ Tree = dict[str, Any]
 class Section(BaseModel):
     """A part of the settings: frozen, and strict about names."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, **STRICT)
 
 
 class DataSettings(Section):
@@ -74,7 +74,9 @@ class FederationSettings(Section):
     weights: Literal["uniform", "examples"] = Field("uniform", description="weight of a site in the average")
     server_learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="the server's step size")
     quorum: Fraction = Field(0.5, description="smallest part of the sites that makes a round")
-    timeout: Annotated[float, Field(gt=0)] = Field(3600.0, description="seconds to wait for a site")
+    timeout: Annotated[float, Field(gt=0)] = Field(
+        3600.0, description="seconds to wait for a site, if workers train it"
+    )
     workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that train side by side; 0: one per core")
     threads: Positive = Field(1, description="threads per worker; results depend on it")
 
@@ -82,10 +84,10 @@ class FederationSettings(Section):
 class Settings(Section):
     """Every setting of a run."""
 
-    task: str
-    preset: str = "small"
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    task: str = Field(description="what is learned: see the first table")
+    preset: str = Field("small", description="where the other settings start from")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="of initialization and order, never of the data")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes CUDA if there is one")
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     method: dict[str, Any]
@@ -97,7 +99,7 @@ class Settings(Section):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-FREE_TO_CHANGE = ("device", "federation.workers", "federation.timeout", "federation.quorum")
+FREE_TO_CHANGE = ("federation.workers", "federation.timeout", "federation.quorum")
 """Settings that a resumed run may change, as they do not change its results."""
 
 
@@ -113,20 +115,26 @@ def resolve(
 
     changes, file = tree_of(overrides or {}), dict(file or {})
     of_changes, of_file = _method_section(changes), _method_section(file)
-    task_name = task or changes.get("task") or file.get("task")
+    in_changes = {name: changes.pop(name, None) for name in ("task", "preset")}
+    task_name = task or in_changes["task"] or file.get("task")
     if not task_name:
         raise UsageError("no task given: name one with --task or in the configuration file")
     chosen_task = find_task(str(task_name))
-    chosen = _chosen_method(method or of_changes.pop("name", None) or of_file.get("name"))
+    set_name = of_changes.pop("name", None)
+    chosen = _chosen_method(method or set_name or of_file.get("name"))
+    if set_name and not chosen.is_called(str(set_name)):
+        raise UsageError(f"method.name = {set_name!r}: --method says {chosen.key!r}")
     before = of_file.pop("name", None)
     other = _chosen_method(before) if before and not chosen.is_called(before) else None
     if other:  # the file was written for another method: what that one wanted goes, what this one wants wins
         file, of_file = _without_wishes_of(other, file), {}
 
-    preset_name = str(preset or changes.get("preset") or file.get("preset") or "small")
+    preset_name = str(preset or in_changes["preset"] or file.get("preset") or "small")
     if preset_name not in chosen_task.presets:
         raise unknown_name("preset", preset_name, chosen_task.presets)
     base = dict(chosen_task.presets[preset_name])
+    if (file.get("task", chosen_task.name), file.get("preset", preset_name)) != (chosen_task.name, preset_name):
+        file, of_file = _without_preset_of(file, of_file, chosen)  # written for another size or task
     of_preset = _wishes_for(chosen, base.pop("method", {}))
     chosen = chosen.with_settings(**(of_preset | of_file | of_changes))
 
@@ -165,6 +173,21 @@ def _wishes_for(method: Method, section: Tree) -> Tree:
     return {**common, **section.get(method.key, {})}
 
 
+def _without_preset_of(file: Tree, of_method: Tree, method: Method) -> tuple[Tree, Tree]:
+    """Drop from a file what its own preset, not the user, had set."""
+    from harmofl.tasks import find as find_task
+
+    preset = find_task(str(file["task"])).presets.get(str(file.get("preset", "small")), {}) if "task" in file else {}
+    defaults = Settings.model_construct(task="", method=method.settings).model_dump()
+    set_by_preset = {**flat(defaults), **flat(dict(preset))}
+    whole = flat({**file, "method": of_method})
+    users = tree_of({name: value for name, value in whole.items() if set_by_preset.get(name, _UNSET) != value})
+    return users, users.pop("method", {})
+
+
+_UNSET = object()
+
+
 def _without_wishes_of(method: Method, tree: Tree) -> Tree:
     """Drop from another method's file what that method, not the user, had set."""
     wishes = {**method.defaults, **method.requires}
@@ -172,8 +195,6 @@ def _without_wishes_of(method: Method, tree: Tree) -> Tree:
 
 
 def _validated(tree: Tree) -> Settings:
-    from harmofl.methods.method import describe
-
     _check_names(tree)
     try:
         return Settings.model_validate(tree)
@@ -191,7 +212,7 @@ def _check_names(tree: Tree) -> None:
             if not isinstance(value, dict):
                 raise UsageError(f"{name} = {value!r}: must be a section, such as [{name}]")
             for inner in value.keys() - section.model_fields.keys():
-                raise unknown_name("setting", f"{name}.{inner}", known)
+                raise unknown_name("setting", f"{name}.{inner}", setting_names())
 
 
 def setting_names() -> list[str]:

@@ -63,7 +63,7 @@ def test_an_unknown_setting_suggests_the_nearest() -> None:
 
 def test_two_pieces_with_the_same_setting_are_refused() -> None:
     method = Method("Both", penalties=(Proximity(), ModelContrast()))
-    with pytest.raises(ValueError, match="two pieces of Both have a setting 'mu'"):
+    with pytest.raises(UsageError, match="two pieces of Both have a setting 'mu'"):
         _ = method.settings
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harmofl.federation.messages import Kind, Reply
-from harmofl.states import State
 
 
 def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], measurement: Mapping[str, Tensor]) -> str:
@@ -57,35 +57,7 @@ def _not_finite(metrics: Mapping[str, Any], place: str = "") -> str:
     return ""
 
 
-def in_order(replies: Iterable[Reply], sites: Sequence[str]) -> Iterator[Reply]:
-    """Yield replies in the order of sites, each as soon as its turn comes: sums never depend on who was faster."""
-    waiting: dict[str, Reply] = {}
-    remaining = list(sites)
-    for reply in replies:
-        waiting[reply.site] = reply
-        while remaining and remaining[0] in waiting:
-            yield waiting.pop(remaining.pop(0))
-    for site in remaining:
-        yield waiting.get(site, Reply(site, error="no answer"))
-
-
-class Mean:
-    """The plain mean of the sites' measurements, whatever the sites' weights."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sums: State = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-
-    def add(self, measurement: Mapping[str, Tensor]) -> None:
-        """Take one site's measurement; an empty one does not count."""
-        if not measurement:
-            return
-        self.count += 1
-        for name, tensor in measurement.items():
-            self._dtypes[name] = tensor.dtype
-            self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
-
-    def value(self) -> State:
-        """The mean, or nothing if there was nothing."""
-        return {name: (total / self.count).to(self._dtypes[name]) for name, total in self._sums.items()}
+def without_bad_scores(reply: Reply) -> Reply:
+    """Of a reply that cannot be used otherwise: its scores, if they are whole."""
+    scores = {phase: reply.metrics[phase] for phase in ("val", "test") if phase in reply.metrics}
+    return replace(reply, metrics={} if _not_finite(scores) else scores)

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.images import LabelledImages, Site, seed_of
+from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
@@ -30,6 +32,10 @@ from harmofl.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 CHANNELS_LAST = torch.channels_last
+
+
+class TrainingDivergedError(Exception):
+    """A round that ended in NaN or infinity."""
 
 
 class Client:
@@ -68,26 +74,39 @@ class Client:
                 torch.manual_seed(seed_of(self.settings.seed, request.round, self.site.name))
                 return handle(request)
         except Exception as error:
-            logger.debug("site %s failed", self.site.name, exc_info=True)
-            return Reply(self.site.name, error=f"{type(error).__name__}: {error}")
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Reply:
+        logger.debug("site %s failed", self.site.name, exc_info=error)
+        kind = "" if isinstance(error, (TrainingDivergedError, UsageError)) else f"{type(error).__name__}: "
+        return Reply(self.site.name, error=f"{kind}{error}")
 
     def _measure(self, request: Request) -> Reply:
         harmonizer = self.model.to(self.device).harmonizer  # the network plays no part here
         load(harmonizer, self._blank_harmonizer)
         batches = self.site.train.batches(self.settings.training.batch_size)
         harmonizer.measure(batch.images.to(self.device) for batch in batches)
+        if harmonizer.own:
+            self.store.save(request.round, prefixed("harmonizer", snapshot(harmonizer, sorted(harmonizer.own))))
         return Reply(self.site.name, measurement=harmonizer.measurement(), num_examples=len(self.site.train))
 
     def _evaluate(self, request: Request) -> Reply:
         self._receive(request, version=request.round)
         self.model.harmonizer.freeze()
-        if request.thorough and len(self.shared) < len(self.model.network.state_dict()):
+        if request.thorough and keeps_a_part(self.model, self.shared):
             write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
         return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
         kept = self._receive(request, version=request.round - 1)
         scores = self._scores() if request.score else {}
+        try:
+            reply = self._trained(request, kept)
+        except Exception as error:  # the scores of the model that was received still count
+            return replace(self._failed(error), metrics=scores)
+        return replace(reply, metrics={**reply.metrics, **scores})
+
+    def _trained(self, request: Request, kept: State) -> Reply:
         learns_amplitude = self._prepare_harmonizer(request)
         optimizer = build_optimizer(self.model.network, self.settings.training, request.round)
         restore_optimizer(optimizer, unprefixed("optimizer", kept))
@@ -100,7 +119,7 @@ class Client:
 
         if not all_finite(self.model.network, summary):
             # Raised before anything is kept, so that the next round starts from the last good one.
-            raise FloatingPointError("training gave NaN or infinite numbers")
+            raise TrainingDivergedError("training gave NaN or infinite numbers")
         self._keep(request, optimizer)
         return Reply(
             site=self.site.name,
@@ -108,7 +127,7 @@ class Client:
             measurement=self.model.harmonizer.measurement() if learns_amplitude else {},
             num_examples=len(self.site.train),
             num_steps=num_steps,
-            metrics={"train": summary | {"seconds": seconds}} | scores,
+            metrics={"train": summary | {"seconds": seconds}},
         )
 
     def _descend(
@@ -144,16 +163,15 @@ class Client:
         network = self.model.network
         reference = Reference(
             weights=start,
-            global_model=lambda: frozen_representation(network),
-            previous_model=lambda: frozen_representation(network, previous),
+            global_model=lambda: frozen_representation(network, None),
+            previous_model=lambda: frozen_representation(network, previous or None),
         )
         terms = (penalty.start(reference) for penalty in self.method.penalties)
         return [term for term in terms if term is not None]
 
     def _receive(self, request: Request, version: int) -> State:
         """Put the received entries and the site's own into the model; return all that the site kept."""
-        latest = self.store.latest(at_most=version)
-        kept = self.store.load(latest)[0] if latest is not None else {}
+        kept = self.store.newest(at_most=version)
         own = unprefixed("own", kept)
         received = {name: tensor for name, tensor in request.state.items() if name not in own}
         self.model.to(self.device, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
@@ -207,6 +225,11 @@ def score(model: Model, task: Task, images: LabelledImages, batch_size: int, tho
     return {"loss": total / len(images)} | task.score(logits, images, thorough)
 
 
+def keeps_a_part(model: Model, shared: Sequence[str]) -> bool:
+    """Whether sites have something of their own, so that there is one model per site."""
+    return len(shared) < len(model.network.state_dict()) or bool(model.harmonizer.own)
+
+
 def all_finite(network: Network, numbers: Scores) -> bool:
     """Whether a round of training left nothing but finite numbers."""
     state = network.state_dict().values()
@@ -218,17 +241,12 @@ def to_device(images: Tensor, device: torch.device) -> Tensor:
     return images.to(device, memory_format=CHANNELS_LAST)
 
 
-def frozen_representation(network: Network, state: State | None = None) -> Represent:
+def frozen_representation(network: Network, state: State | None) -> Represent:
     """The representation that a copy of the network gives, with other weights if there are any."""
     twin = copy.deepcopy(network).eval()
     if state:
         load(twin, state)
-
-    @torch.no_grad()
-    def represent(inputs: Tensor) -> Tensor:
-        return twin.represent(inputs)[1]
-
-    return represent
+    return torch.no_grad()(twin.representation)
 
 
 def choose_device(name: str) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from harmofl.errors import RunError
 from harmofl.federation.records import RunFolder
 from harmofl.federation.selection import Selection
 from harmofl.federation.store import CorruptVersionError
@@ -59,6 +60,8 @@ def newest_checkpoint(folder: RunFolder) -> Progress | None:
             continue
         folder.keep_records(progress.num_records)
         return progress
+    if folder.checkpoints.versions():
+        raise RunError(f"no checkpoint in {folder.checkpoints.folder} can be read: start again with another --out")
     return None
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harmofl.errors import RunError, UsageError
+from harmofl.errors import RunError, UsageError, describe
 from harmofl.federation.store import Store
 from harmofl.files import remove_parts, write_whole
-from harmofl.methods.method import describe
 from harmofl.settings import Settings, differences, read_toml
 
 try:

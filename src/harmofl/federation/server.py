@@ -13,17 +13,18 @@ from pathlib import Path
 from torch import nn
 
 from harmofl.errors import RunError, UsageError
-from harmofl.federation.checks import Mean, in_order, problem_with
+from harmofl.federation.checks import problem_with, without_bad_scores
+from harmofl.federation.client import keeps_a_part
 from harmofl.federation.messages import Kind, Reply, Request
 from harmofl.federation.progress import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.selection import Selection
 from harmofl.federation.store import CorruptVersionError
 from harmofl.federation.summary import summarize
-from harmofl.federation.transports import Transport
+from harmofl.federation.transports import Transport, in_order
 from harmofl.inference.folder import describe_model, first_misfit, open_model, write_model
 from harmofl.methods.method import Method
-from harmofl.methods.server_rules import Aggregation
+from harmofl.methods.server_rules import Aggregation, Mean
 from harmofl.settings import Settings
 from harmofl.states import load, num_bytes, snapshot
 from harmofl.tasks.task import Task
@@ -59,6 +60,7 @@ class Server:
             start_from(model.network, Path(settings.model.initial))
         self.initial = snapshot(model.network)
         self.shared = method.shares(model.network)
+        self.has_own_parts = keeps_a_part(model, self.shared)
         self.trainable = {name for name, _ in model.network.named_parameters()}
         self.blank_measurement = model.harmonizer.measurement()
 
@@ -116,13 +118,15 @@ class Server:
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
-        for reply in self._accepted(requests, records, self.shared):
+        for reply, usable in self._answers(requests, records, self.shared):
+            scores |= self._score_records(progress.round, reply, records)
+            if not usable:
+                continue
             aggregation.add(reply.state, self._weight(reply), reply.num_steps, self._momentum())
             measurements.add(reply.measurement)
             losses[reply.site] = reply.metrics["train"]["loss"]
             records.append(self._train_record(number, requests[reply.site], reply))
             self.watch(records[-1])
-            scores |= self._score_records(progress.round, reply, records)
         self._require_quorum(len(losses), sites, number, records)
 
         learning_rate = self.settings.federation.server_learning_rate
@@ -165,18 +169,25 @@ class Server:
         self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]
     ) -> Iterator[Reply]:
         """Ask all sites; yield the good replies in the order of names, and record why others are left out."""
+        return (reply for reply, usable in self._answers(requests, records, state_names) if usable)
+
+    def _answers(
+        self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]
+    ) -> Iterator[tuple[Reply, bool]]:
+        """All replies in the order of names, and whether they can be used; scores of the others may still count."""
         expected = {name: self.initial[name] for name in state_names}
         replies = self.transport.ask(requests, timeout=self.settings.federation.timeout)
         for reply in in_order(replies, sorted(requests)):
             request = requests[reply.site]
             problem = problem_with(reply, request.kind, expected, self.blank_measurement)
             if not problem:
-                yield reply
+                yield reply, True
                 continue
             phase = request.kind if request.kind != "evaluate" else "test"
             records.append({"round": request.round, "site": reply.site, "phase": phase, "error": problem})
             logger.info("round %d: %s left out: %s", request.round, reply.site, problem)
             self.watch(records[-1])
+            yield without_bad_scores(reply), False
 
     def _weight(self, reply: Reply) -> float:
         return float(reply.num_examples) if self.settings.federation.weights == "examples" else 1.0
@@ -196,7 +207,8 @@ class Server:
             reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites_by_reason.items())
             raise RunError(
                 f"round {number}: {num_answers} of {len(sites)} sites gave a usable answer, {needed} are needed "
-                f"({reasons}). The last checkpoint is kept: go on with --resume"
+                f"({reasons}). The last checkpoint is kept: mend the cause and go on with --resume, or start again "
+                "with other settings (a lower training.learning_rate, if training diverged) and another --out"
             )
 
     # --- records -----------------------------------------------------------------------------------------------
@@ -246,6 +258,7 @@ class Server:
     def _finished(self, progress: Progress, sites: list[str]) -> Record:
         """Score the last model, choose the best round, score that one thoroughly, and write model and summary."""
         started = time.perf_counter()
+        self.watch({"phase": "end", "round": progress.round})
         records: list[Record] = []
         scores: dict[str, float] = {}
         requests = {site: self._request("evaluate", site, progress, progress.round) for site in sites}
@@ -286,7 +299,7 @@ class Server:
     def _write_model(self, chosen: Progress, selection: Selection) -> None:
         """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""
         best = None if selection.per_site else chosen.round
-        if len(self.shared) < len(self.initial):
+        if self.has_own_parts:
             describe_model(self.folder.model, self.task, self.settings, self.task.sites, best)
             return
         model = self.task.build_model(self.settings, self.method)

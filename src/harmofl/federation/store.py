@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from safetensors.torch import save
 
 from harmofl.files import write_whole
 from harmofl.states import State
+
+logger = logging.getLogger(__name__)
 
 
 class CorruptVersionError(Exception):
@@ -48,6 +51,15 @@ class Store:
                 return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise CorruptVersionError(f"{self.path(version)}: {error}") from None
+
+    def newest(self, at_most: int) -> State:
+        """The newest state up to a round that can be read; nothing if there is none."""
+        for version in reversed([version for version in self.versions() if version <= at_most]):
+            try:
+                return self.load(version)[0]
+            except CorruptVersionError as error:
+                logger.warning("using an older state, as the newest cannot be read: %s", error)
+        return {}
 
     def prune(self, keep: Iterable[int]) -> None:
         """Remove every version that none of these rounds would start from."""

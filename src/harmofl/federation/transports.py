@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,18 @@ class Transport(Protocol):
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Send each site its request; yield one reply per site, in any order."""
+
+
+def in_order(replies: Iterable[Reply], sites: Sequence[str]) -> Iterator[Reply]:
+    """Yield replies in the order of sites, each as soon as its turn comes: sums never depend on who was faster."""
+    waiting: dict[str, Reply] = {}
+    remaining = list(sites)
+    for reply in replies:
+        waiting[reply.site] = reply
+        while remaining and remaining[0] in waiting:
+            yield waiting.pop(remaining.pop(0))
+    for site in remaining:
+        yield waiting.get(site, Reply(site, error="no answer"))
 
 
 @dataclass
@@ -98,15 +110,20 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def simulated(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
-    """The transport for all sites on this machine, with as many workers as useful."""
-    from harmofl.federation.workers import Workers
-
+def num_workers(settings: Settings, method: Method) -> int:
+    """As many as asked for, or one per core; never more than there are sites."""
     num_sites = len(find_task(settings.task).participants(method))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = settings.federation.workers or max(1, cores // settings.federation.threads)
-    count = min(wanted, num_sites)
+    return min(wanted, num_sites)
+
+
+@contextmanager
+def simulated(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
+    """The transport for all sites on this machine."""
+    from harmofl.federation.workers import Workers
+
+    count = num_workers(settings, method)
     transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder)
     try:
         yield transport

@@ -60,12 +60,18 @@ def read_description(folder: Path) -> dict[str, Any]:
     return description
 
 
-def open_model(folder: Path, site: str | None = None) -> tuple[Model, Task, Settings, Method]:
-    """Rebuild a model from its folder, in eval mode, with its task and settings."""
+def open_model(
+    folder: Path, site: str | None = None, method: Method | None = None
+) -> tuple[Model, Task, Settings, Method]:
+    """Rebuild a model from its folder, in eval mode, with its task and settings; `method` if it is your own."""
     description = read_description(folder)
     folder = _folder_of_site(folder, description, site)
     task = find_task(description["task"])
-    settings, method = resolve(file=description["settings"])
+    try:
+        settings, method = resolve(method=method, file=description["settings"])
+    except UsageError as error:
+        hint = "; a method of your own must be registered first, with harmofl.register"
+        raise UsageError(f"{folder}: {error}{hint if 'unknown method' in str(error) else ''}") from None
     model = task.build_model(settings, method)
     path = folder / "model.safetensors"
     try:
@@ -77,17 +83,22 @@ def open_model(folder: Path, site: str | None = None) -> tuple[Model, Task, Sett
     return model.eval(), task, settings, method
 
 
+def metric_name(folder: Path) -> str:
+    """What the scores of a model are called."""
+    return find_task(read_description(folder)["task"]).metric_name
+
+
 def first_misfit(error: RuntimeError) -> str:
     """PyTorch lists every entry that does not fit, one a line after a heading; the first is enough."""
     return str(error).splitlines()[-1 if "\n" not in str(error) else 1].strip()
 
 
 def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None) -> Path:
-    if (folder / "model.safetensors").exists():
+    if site is not None and site not in description["sites"]:
+        raise unknown_name("site", site, description["sites"])
+    if (folder / "model.safetensors").exists():  # the same model at every site
         return folder
     if site is None:
         sites = ", ".join(description["sites"])
         raise UsageError(f"{folder} holds one model per site: choose one with site (--site): {sites}")
-    if site not in description["sites"]:
-        raise unknown_name("site", site, description["sites"])
     return folder / "sites" / site

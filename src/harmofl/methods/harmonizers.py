@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from harmofl.errors import STRICT
 from harmofl.states import State
 
 Band = Literal["none", "dc", "full"] | float
@@ -235,7 +236,7 @@ class Identity:
 identity = Identity()
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=STRICT)
 class NormalizeAmplitude:
     """AmplitudeNormalization, with when it learns. Nothing is harmonized at band "none"."""
 

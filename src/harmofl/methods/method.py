@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harmofl.errors import UsageError, unknown_name
+from harmofl.errors import UsageError, describe, unknown_name
 from harmofl.methods.harmonizers import HarmonizerFactory, identity
 from harmofl.methods.penalties import Penalty
 from harmofl.methods.server_rules import Average, ServerRule
@@ -57,7 +57,7 @@ class Method:
         for piece in self._pieces():
             for name, value in _fields(piece).items():
                 if name in values:
-                    raise ValueError(f"two pieces of {self.name} have a setting {name!r}")
+                    raise UsageError(f"two pieces of {self.name} have a setting {name!r}: rename it in one of them")
                 values[name] = value
         return values
 
@@ -97,13 +97,3 @@ def _updated(piece: Any, values: Mapping[str, Any]) -> Any:
         return type(piece)(**(own | changed))
     except ValidationError as error:
         raise UsageError(describe(error, prefix="method.")) from None
-
-
-def describe(error: ValidationError, prefix: str = "") -> str:
-    """One line that names each wrong setting, its value and what is allowed."""
-    lines = []
-    for problem in error.errors(include_url=False):
-        name = prefix + ".".join(str(part) for part in problem["loc"] if part not in ("method", "function-before"))
-        message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        lines.append(f"{name} = {problem['input']!r}: must be {message}")
-    return "; ".join(dict.fromkeys(lines))

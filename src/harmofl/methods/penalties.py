@@ -15,6 +15,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from harmofl.errors import STRICT
+
 Represent = Callable[[Tensor], Tensor]
 
 
@@ -54,11 +56,11 @@ class Penalty(Protocol):
         """Return this round's term, or None if it is zero."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Proximity:
     """μ/2 · ‖θ − θᵗ‖²: keeps the local model near the global one."""
 
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    mu: Annotated[float, Field(ge=0)] = 0.01
     needs_previous_model = False
 
     def start(self, reference: Reference) -> Term | None:
@@ -68,12 +70,12 @@ class Proximity:
         return lambda batch: self.mu / 2 * squared_distance(batch.weights, reference.weights)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ModelContrast:
     """μ · −log softmax: representations nearer to the global model's than to the site's own previous model's."""
 
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    mu: Annotated[float, Field(ge=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0)] = 0.5
     needs_previous_model = True
 
     def start(self, reference: Reference) -> Term | None:

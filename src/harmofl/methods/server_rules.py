@@ -18,6 +18,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from harmofl.errors import STRICT
 from harmofl.states import State
 
 
@@ -55,13 +56,13 @@ class NormalizedAverage(Average):
         return (num_steps - momentum * (1 - momentum**num_steps) / (1 - momentum)) / (1 - momentum)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class AdaptiveMoments(Average):
     """Adam on the averaged update, as if it were a gradient: no bias correction."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    tau: Annotated[float, Field(gt=0)] = 1e-3
 
     def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
         """Return rate · m/(√v + τ), with m and v the running first and second moments."""
@@ -125,3 +126,25 @@ class Aggregation:
         mean_steps = self._total_steps / self._total_weight
         rest = 1 - mean_steps * self._total_share / self._total_weight
         return mean_steps * mean + rest * self._state[name].double()
+
+
+class Mean:
+    """The plain mean of the sites' measurements, whatever the sites' weights."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sums: State = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, measurement: Mapping[str, Tensor]) -> None:
+        """Take one site's measurement; an empty one does not count."""
+        if not measurement:
+            return
+        self.count += 1
+        for name, tensor in measurement.items():
+            self._dtypes[name] = tensor.dtype
+            self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
+
+    def value(self) -> State:
+        """The mean, or nothing if there was nothing."""
+        return {name: (total / self.count).to(self._dtypes[name]) for name, total in self._sums.items()}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from harmofl.errors import STRICT
 from harmofl.states import restored
 
 ComputeLoss = Callable[[], Tensor]
@@ -31,7 +32,7 @@ def descend(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -
     return loss
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class PerturbedDescent:
     """Descends with the gradient found at θ + δ, δ = α·∇ℓ/‖∇ℓ‖, so that sites reach flat optima (Eq. 6-7 of HarmoFL).
 
@@ -40,7 +41,7 @@ class PerturbedDescent:
     buffers stay as the first pass left them, and it repeats the first pass's random state.
     """
 
-    radius: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.05
+    radius: Annotated[float, Field(ge=0)] = 0.05
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
         """Make one step of any torch optimizer."""

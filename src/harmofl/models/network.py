@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -31,14 +32,44 @@ class Network(nn.Module):
     def represent(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and representation (N, features) of one pass."""
         captured: list[Tensor] = []
-        layer = self.body.get_submodule(self.representation_layer)
-        handle = layer.register_forward_hook(lambda _layer, _inputs, output: captured.append(output))
-        try:
+        with self._hooked(captured.append):
             logits: Tensor = self.body(images)
+        return logits, averaged(captured[0])
+
+    def representation(self, images: Tensor) -> Tensor:
+        """Return the representation alone, in a pass that ends where it is known."""
+
+        def stop(features: Tensor) -> None:
+            raise _KnownError(features)
+
+        with self._hooked(stop):
+            try:
+                self.body(images)
+            except _KnownError as known:
+                return averaged(known.features)
+        raise RuntimeError(f"the network never reached its layer {self.representation_layer!r}")
+
+    @contextmanager
+    def _hooked(self, tell: Callable[[Tensor], None]) -> Iterator[None]:
+        layer = self.body.get_submodule(self.representation_layer)
+        handle = layer.register_forward_hook(lambda _layer, _inputs, output: tell(output))
+        try:
+            yield
         finally:
             handle.remove()
-        features = captured[0]
-        return logits, features.flatten(2).mean(dim=2) if features.ndim > 2 else features
+
+
+class _KnownError(Exception):
+    """Carries the features out of a pass that need not go on."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features
+
+
+def averaged(features: Tensor) -> Tensor:
+    """Features (N, C, …) averaged over the image."""
+    return features.flatten(2).mean(dim=2) if features.ndim > 2 else features
 
 
 class Model(nn.Module):

@@ -7,7 +7,6 @@ grey prints.
 
 from __future__ import annotations
 
-import base64
 import functools
 import io
 import math
@@ -347,11 +346,6 @@ def _draw_strip(axes: Axes, strip: npt.NDArray[np.float64] | None) -> None:
 def to_png(figure: Figure, dpi: int = 160) -> bytes:
     """Render as PNG."""
     return _render(figure, "png", dpi)
-
-
-def to_png_data_uri(figure: Figure, dpi: int = 160) -> str:
-    """Render as PNG in a data URI, for the `src` of an image."""
-    return "data:image/png;base64," + base64.b64encode(to_png(figure, dpi)).decode("ascii")
 
 
 def to_svg(figure: Figure, dpi: int = 200) -> str:

@@ -21,6 +21,7 @@ from harmofl.reporting import figures
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import MethodScores, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
+from harmofl.settings import flat
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -186,24 +187,18 @@ def _relative(path: Path, start: Path) -> str:
         return path.as_posix()
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return flat
+def _settings_of(run: RunResult) -> dict[str, str]:
+    return {name: str(value) for name, value in flat(run.settings).items()}
 
 
 def _shared_settings(runs: Sequence[RunResult]) -> dict[str, str]:
-    each = [_flatten(run.settings) for run in runs]
+    each = [_settings_of(run) for run in runs]
     return {name: value for name, value in each[0].items() if all(other.get(name) == value for other in each)}
 
 
 def _differing_settings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
     """Per setting that is not the same everywhere, its value in each run."""
-    each = [_flatten(run.settings) for run in runs]
+    each = [_settings_of(run) for run in runs]
     shared = _shared_settings(runs)
     names = [name for name in _union(each) if name not in shared]
     return {name: [settings.get(name, "–") for settings in each] for name in names}

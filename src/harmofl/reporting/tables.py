@@ -77,6 +77,11 @@ def _check_comparable(runs: Sequence[RunResult]) -> None:
         values = sorted({str(run.summary[name]) for run in runs})
         if len(values) > 1:
             raise UsageError(f"runs with different {name} do not belong in one table: {', '.join(values)}")
+    data = [run.settings["data"] for run in runs if "data" in run.settings]
+    for name in dict.fromkeys(name for settings in data for name in settings):
+        values = sorted({str(settings.get(name)) for settings in data})
+        if len(values) > 1:
+            raise UsageError(f"runs with different data.{name} do not belong in one table: {', '.join(values)}")
 
 
 def _check_seeds_differ(label: str, runs: Sequence[RunResult]) -> None:
