@@ -77,7 +77,10 @@ def test_watchers_see_every_record_that_is_written(tmp_path: Path) -> None:
     train(tmp_path / "run", watch=seen.append)
     first, *others = seen
     assert (first["phase"], first["rounds"], first["done"]) == ("start", 2, 0)
-    assert sorted(map(str, others)) == sorted(map(str, records(tmp_path / "run")))
+    announced = [record for record in others if record["phase"] == "end"]
+    assert announced == [{"phase": "end", "round": 2}]
+    written = [record for record in others if record not in announced]
+    assert sorted(map(str, written)) == sorted(map(str, records(tmp_path / "run")))
 
 
 def test_public_names_are_there_and_others_are_not() -> None:
@@ -85,3 +88,24 @@ def test_public_names_are_there_and_others_are_not() -> None:
         assert getattr(harmofl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         harmofl.trian  # noqa: B018
+
+
+def test_a_method_that_cannot_reach_workers_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    method = harmofl.Method("Lambda", shares=lambda network: list(network.state_dict()))
+    with pytest.raises(harmofl.UsageError, match=r"Lambda cannot be sent to worker processes.*no lambda"):
+        harmofl.train("histology", method, preset="smoke", workers=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_an_unknown_method_says_how_to_load_it(tmp_path: Path) -> None:
+    mine = replace(fedavg, name="mine alone")
+    train(tmp_path / "run", mine, rounds=1)
+    with pytest.raises(harmofl.UsageError, match=r"unknown method 'mine-alone'.*harmofl.register"):
+        harmofl.load_model(tmp_path / "run" / "model")
+    assert harmofl.load_model(tmp_path / "run" / "model", method=mine)
+
+
+def test_a_site_that_a_model_does_not_know_is_refused(tmp_path: Path) -> None:
+    train(tmp_path / "run", rounds=1)
+    with pytest.raises(harmofl.UsageError, match="unknown site 'nowhere'"):
+        harmofl.load_model(tmp_path / "run" / "model", site="nowhere")

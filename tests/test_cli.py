@@ -116,7 +116,7 @@ def test_training_prints_plain_lines_and_where_the_model_is(run: Run, tmp_path: 
 def test_evaluate_scores_a_model_at_every_site(run: Run, finished: Path) -> None:
     code, out, err = run("evaluate", finished / "model", "--set", "data.shift=0")
     assert (code, err) == (0, "")
-    for words in ("hospital-0", "hospital-4", "metric", "auc"):
+    for words in ("hospital-0", "hospital-4", "accuracy", "auc", "average"):
         assert words in out
 
 

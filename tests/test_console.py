@@ -22,7 +22,7 @@ def test_plain_lines_tell_of_rounds_and_of_sites_that_were_left_out(capsys: pyte
     assert capsys.readouterr().out.splitlines() == [
         "HarmoFL on nuclei: 4 rounds",
         "  round 2: B left out: out of memory",
-        "  round 2: loss 0.500, validation 87.5 %, 1.2 s",
+        "  round 2: loss 0.500, validation of round 1: 87.5 %, 1.2 s",
     ]
 
 
@@ -39,9 +39,9 @@ def test_the_bar_goes_on_where_the_run_was_and_counts_sites_and_rounds() -> None
     assert "round 2: B left out: out of memory" in output.getvalue()
     bars(ROUND)
     assert bar.completed == 2
-    assert bar.fields["state"] == "loss 0.500, validation 87.5 %"
+    assert bar.fields["state"] == "loss 0.500, validation of round 1: 87.5 %"
     bars(TRAINED | {"round": 3})
-    assert bar.fields["state"] == "1/2 sites · loss 0.500, validation 87.5 %"
+    assert bar.fields["state"] == "1/2 sites · loss 0.500, validation of round 1: 87.5 %"
 
 
 def test_the_display_is_plain_where_nobody_looks() -> None:

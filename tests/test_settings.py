@@ -324,3 +324,33 @@ def test_a_preset_can_wish_for_one_method_alone() -> None:
     assert resolve("nuclei", "fedprox", "small")[1].settings["mu"] == 0.01
     assert resolve("nuclei", "moon", "paper")[1].settings["mu"] == 1.0
     assert resolve("nuclei", "moon", "small", overrides={"method.mu": 2.0})[1].settings["mu"] == 2.0
+
+
+def test_another_preset_replaces_what_the_preset_of_a_file_had_set() -> None:
+    written, _ = resolve("nuclei", "harmofl", "small", overrides={"training.rounds": 7, "method.radius": 0.2})
+    file = tomllib.loads(written.to_toml())
+    settings, method = resolve(preset="paper", file=file)
+    assert (settings.data.size, settings.model.features) == (256, 32)
+    assert settings.training.rounds == 7
+    assert method.settings["band"] == "full"
+    assert method.settings["radius"] == 0.2
+    assert resolve(task="prostate", file=file)[0].data.images == 24
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"training.rounds": True}, r"training.rounds = True: must be a valid integer"),
+        ({"training.learning_rate": "0.5"}, r"training.learning_rate = '0.5': must be a valid number"),
+        ({"method.mu": "0.5"}, r"method.mu = '0.5': must be a valid number"),
+        ({"method.name": "moon"}, r"method.name = 'moon': --method says 'fedprox'"),
+        ({"data.images": 10}, r"data.images = 10: histology needs at least 24"),
+    ],
+)
+def test_quiet_conversions_and_contradictions_are_refused(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve("histology", "fedprox", "smoke", overrides=overrides)
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert resolve("histology", "fedprox", "smoke", overrides={"method.mu": 1})[1].settings["mu"] == 1.0

@@ -3,8 +3,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harmofl.federation.checks import Mean, in_order, problem_with
+from harmofl.federation.checks import problem_with
 from harmofl.federation.messages import Reply
+from harmofl.federation.transports import in_order
+from harmofl.methods.server_rules import Mean
 
 STATE = {"weight": torch.ones(2, 3), "count": torch.tensor(4)}
 MEASUREMENT = {"amplitude": torch.ones(3, 1, 1)}

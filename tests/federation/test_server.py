@@ -1,16 +1,22 @@
 """What the server makes of its sites' answers, good and bad."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import harmofl
+from harmofl import Method
 from harmofl.errors import RunError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
+from harmofl.methods.harmonizers import Harmonizer
 from harmofl.settings import resolve
+from harmofl.states import State
 from harmofl.tasks import find
 from runs import SITES, altered, differences, equal, records, serve, tensors, tiny, train, weights
 
@@ -282,3 +288,76 @@ def test_a_checkpoint_that_is_cut_short_is_skipped(tmp_path: Path) -> None:
 def test_the_server_asks_nothing_more_of_a_finished_run(tmp_path: Path) -> None:
     first = train(tmp_path / "run")
     assert train(tmp_path / "run", resume=True, watch=lambda record: pytest.fail("it ran again")) == first
+
+
+def test_a_site_that_fails_to_train_still_scores_the_model_it_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Client._descend
+
+    def explode(self: Client, *args: Any, **more: Any) -> Any:
+        if self.site.name == "hospital-2":
+            raise MemoryError("too large")
+        return honest(self, *args, **more)
+
+    monkeypatch.setattr(Client, "_descend", explode)
+    train(tmp_path / "run", rounds=3)
+    found = records(tmp_path / "run")
+    errors = [(r["round"], r["site"], r["error"]) for r in found if "error" in r]
+    assert errors == [(number, "hospital-2", "MemoryError: too large") for number in (1, 2, 3)]
+    for number in (1, 2, 3):
+        assert sorted(r["site"] for r in found if r["phase"] == "val" and r["round"] == number) == SITES
+
+
+class MeasuredOnce(Harmonizer):
+    """Keeps its site's mean for itself: what a harmonizer with a part of its own would do."""
+
+    own = frozenset({"own_mean"})
+    own_mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("own_mean", torch.zeros(()))
+
+    def measure(self, batches: Iterable[Tensor]) -> None:
+        self.own_mean.fill_(torch.cat(list(batches)).mean())
+
+    def measurement(self) -> State:
+        return {"mean": self.own_mean.clone()}
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert self.own_mean > 0, "the site has forgotten what it measured"
+        return images - self.own_mean
+
+
+class MeasuredOnceFactory:
+    schedule = "before-training"
+
+    def __call__(self, image_shape: tuple[int, int, int]) -> Harmonizer:
+        return MeasuredOnce()
+
+
+def test_what_a_harmonizer_keeps_stays_at_its_site_through_all_rounds(tmp_path: Path) -> None:
+    method = Method("Own part", harmonizer=MeasuredOnceFactory())  # type: ignore[arg-type]
+    train(tmp_path / "run", method, rounds=2)
+    assert not any("error" in record for record in records(tmp_path / "run"))
+    means = set()
+    for site in SITES:
+        model = harmofl.load_model(tmp_path / "run" / "model", site=site, method=method)
+        means.add(round(float(model.harmonizer.own_mean), 6))  # type: ignore[arg-type, union-attr]
+    assert len(means) == len(SITES)
+
+
+def test_a_run_of_which_no_checkpoint_can_be_read_is_not_started_over(tmp_path: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record.get("round") == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", watch=stop)
+    before = (tmp_path / "run" / "records.jsonl").read_text()
+    for path in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
+        path.write_bytes(b"cut")
+    with pytest.raises(RunError, match=r"no checkpoint .* can be read"):
+        train(tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "records.jsonl").read_text() == before

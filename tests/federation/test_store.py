@@ -51,3 +51,14 @@ def test_damaged_and_missing_files_are_corrupt_too(store: Store) -> None:
     for version in (6, 7):
         with pytest.raises(CorruptVersionError):
             store.load(version)
+
+
+def test_a_damaged_state_is_passed_over_for_an_older_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path / "site")
+    for version in (1, 2, 3):
+        store.save(version, {"x": torch.tensor([float(version)])})
+    store.path(2).write_bytes(b"cut")
+    assert store.newest(at_most=2)["x"].item() == 1
+    assert "cannot be read" in caplog.text
+    assert store.newest(at_most=3)["x"].item() == 3
+    assert store.newest(at_most=0) == {}

@@ -123,3 +123,15 @@ def test_a_model_harmonizes_before_the_network() -> None:
     model = Model(harmonizer, Network(nn.Flatten(), "")).eval()
     assert model(torch.tensor([[[[0.0, 1.0], [1.0, 2.0]]]])).tolist() == [[2, 3, 3, 4]]
     assert {"harmonizer.amplitude", "harmonizer.frozen"} <= model.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["densenet-small", "unet"])
+def test_the_representation_alone_is_that_of_a_whole_pass_but_ends_earlier(name: str) -> None:
+    network = build_network(name, 3, 2, 8, "batch", seed=0).eval()
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    reached: list[int] = []
+    last_layer = network.body.final_conv if name == "unet" else network.body.class_layers.out
+    last_layer.register_forward_hook(lambda *_: reached.append(1))
+    with torch.no_grad():
+        assert torch.equal(network.representation(images), network.represent(images)[1])
+    assert len(reached) == 1  # by the whole pass only

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,11 @@ def test_broken_file_is_named_with_what_is_wrong(
 def test_summary_with_impossible_scores_is_refused(make_run: MakeRun, test: object) -> None:
     with pytest.raises(UsageError, match=r'summary.json: "test"'):
         make_run("fedavg", {"A": 0.9, "B": 0.8}, test=test)
+
+
+def test_runs_on_different_data_do_not_share_a_table(two_runs: list[RunResult]) -> None:
+    first, second = (
+        replace(run, config=f"[data]\nshift = {shift}\n") for run, shift in zip(two_runs, (0.0, 1.0), strict=True)
+    )
+    with pytest.raises(UsageError, match=r"different data.shift do not belong in one table: 0.0, 1.0"):
+        score_table([first, second])
