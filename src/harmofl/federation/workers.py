@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from importlib import import_module
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,13 +27,17 @@ from harmofl.methods.method import Method
 from harmofl.settings import Settings
 from harmofl.tasks import find as find_task
 
+SLOW_IMPORTS = ("monai.networks.nets", "monai.losses")
+
 
 def worker_context() -> Any:
     """Processes that start from a clean one that has torch and MONAI in memory already, where there are such."""
     if os.name != "posix":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harmofl.federation.workers", "monai.networks.nets", "monai.losses"])
+    context.set_forkserver_preload(["harmofl.federation.workers", *SLOW_IMPORTS])
+    with interrupts_held():
+        forkserver.ensure_running()
     return context
 
 
@@ -90,6 +95,9 @@ class Workers:
     def __init__(self, settings: Settings, method: Method, folder: Path, count: int) -> None:
         self._sites = find_task(settings.task).participants(method)
         self._arguments = (settings, method, folder)
+        worker_context()  # its clean process imports what workers need ...
+        for name in SLOW_IMPORTS:  # ... while this one imports the same, for the server
+            import_module(name)
         self._workers = [Worker(*self._arguments) for _ in range(count)]
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
