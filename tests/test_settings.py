@@ -320,7 +320,7 @@ def test_a_method_gets_what_it_needs_from_a_file_of_another_method() -> None:
 
 
 def test_a_preset_can_wish_for_one_method_alone() -> None:
-    assert resolve("nuclei", "moon", "small")[1].settings["mu"] == 0.1
+    assert resolve("nuclei", "moon", "small")[1].settings["mu"] == 0.05
     assert resolve("nuclei", "fedprox", "small")[1].settings["mu"] == 0.01
     assert resolve("nuclei", "moon", "paper")[1].settings["mu"] == 1.0
     assert resolve("nuclei", "moon", "small", overrides={"method.mu": 2.0})[1].settings["mu"] == 2.0

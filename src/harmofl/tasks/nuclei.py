@@ -29,8 +29,8 @@ SMALL = {
     "data": {"size": 64, "images": 160},
     "model": {"features": 8},
     # The Dice loss alone is so small that MOON's term would outweigh it at the usual weight of 1, which a short
-    # training of a small network never gets over; 0.1 is the least weight that MOON's paper tries.
-    "method": {"moon": {"mu": 0.1}},
+    # training of a small network never gets over.
+    "method": {"moon": {"mu": 0.05}},
     "training": {"rounds": 12, "batch_size": 4, "learning_rate": 2e-3, "learning_rate_schedule": "cosine"},
 }
 SMOKE = {
