@@ -34,7 +34,7 @@ class Contender:
     """One site's client for one method, ready to train the same round again and again."""
 
     def __init__(self, task_name: str, method_name: str, folder: Path, **more: str) -> None:
-        changes = {"training.optimizer_state": "reset", "data.images": 120}
+        changes = {"training.optimizer_state": "reset"}
         changes |= {f"method.{name}": value for name, value in more.items()}
         self.settings, method = resolve(task_name, method_name, "small", overrides=changes)
         self.task = find(task_name)
