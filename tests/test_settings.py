@@ -354,3 +354,10 @@ def test_quiet_conversions_and_contradictions_are_refused(overrides: dict[str, o
 
 def test_a_whole_number_is_a_number() -> None:
     assert resolve("histology", "fedprox", "smoke", overrides={"method.mu": 1})[1].settings["mu"] == 1.0
+
+
+def test_another_preset_gives_back_a_methods_usual_settings() -> None:
+    written, _ = resolve("nuclei", "moon", "small")
+    file = tomllib.loads(written.to_toml())
+    assert file["method"]["mu"] == 0.05
+    assert resolve(preset="paper", file=file)[1].settings["mu"] == 1.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -113,37 +114,25 @@ def resolve(
     """Lay the layers over one another: schema, task's preset, method's defaults, file, overrides."""
     from harmofl.tasks import find as find_task
 
-    changes, file = tree_of(overrides or {}), dict(file or {})
-    of_changes, of_file = _method_section(changes), _method_section(file)
-    in_changes = {name: changes.pop(name, None) for name in ("task", "preset")}
-    task_name = task or in_changes["task"] or file.get("task")
-    if not task_name:
-        raise UsageError("no task given: name one with --task or in the configuration file")
-    chosen_task = find_task(str(task_name))
-    set_name = of_changes.pop("name", None)
-    chosen = _chosen_method(method or set_name or of_file.get("name"))
-    if set_name and not chosen.is_called(str(set_name)):
-        raise UsageError(f"method.name = {set_name!r}: --method says {chosen.key!r}")
-    before = of_file.pop("name", None)
-    other = _chosen_method(before) if before and not chosen.is_called(before) else None
-    if other:  # the file was written for another method: what that one wanted goes, what this one wants wins
-        file, of_file = _without_wishes_of(other, file), {}
+    written, given = Source.of(file or {}), Source.of(tree_of(overrides or {}))
+    chosen_task = find_task(_named("task", task or given.task or written.task))
+    method_name: str | Method | None = method or given.method or written.method
+    chosen = _find_method(_named("method", method_name))
+    if given.method and not chosen.is_called(given.method):
+        raise UsageError(f"method.name = {given.method!r}: --method says {chosen.key!r}")
+    preset = preset or given.preset or written.preset or "small"
+    if preset not in chosen_task.presets:
+        raise unknown_name("preset", preset, chosen_task.presets)
 
-    preset_name = str(preset or in_changes["preset"] or file.get("preset") or "small")
-    if preset_name not in chosen_task.presets:
-        raise unknown_name("preset", preset_name, chosen_task.presets)
-    base = dict(chosen_task.presets[preset_name])
-    if (file.get("task", chosen_task.name), file.get("preset", preset_name)) != (chosen_task.name, preset_name):
-        file, of_file = _without_preset_of(file, of_file, chosen)  # written for another size or task
+    written = written.for_run(chosen_task.name, chosen, preset)
+    base = dict(chosen_task.presets[preset])
     of_preset = _wishes_for(chosen, base.pop("method", {}))
-    chosen = chosen.with_settings(**(of_preset | of_file | of_changes))
-
-    wishes = tree_of({**chosen.defaults, **chosen.requires})
+    chosen = chosen.with_settings(**(of_preset | written.of_method | given.of_method))
     tree: Tree = {}
-    for layer in (base, file, wishes, changes) if other else (base, wishes, file, changes):
+    for layer in (base, tree_of({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
         tree = merged(tree, layer)
-    tree |= {"task": chosen_task.name, "preset": preset_name, "method": {"name": chosen.key} | chosen.settings}
-    settings = _validated(tree)
+    names = {"task": chosen_task.name, "preset": preset, "method": {"name": chosen.key} | chosen.settings}
+    settings = _validated(tree | names)
     _check_requirements(settings, chosen)
     if settings.data.images < chosen_task.fewest_images:
         fewest = f"{chosen_task.name} needs at least {chosen_task.fewest_images}"
@@ -151,47 +140,61 @@ def resolve(
     return settings, chosen
 
 
-def _method_section(tree: Tree) -> Tree:
-    """Take the method's section out of a tree."""
-    section = tree.pop("method", {})
-    if not isinstance(section, dict):
-        raise UsageError(f"method = {section!r}: must be a section; name it with method.name")
-    return dict(section)
+@dataclass(frozen=True)
+class Source:
+    """One place that settings come from: what it names, what it sets of the run, what it sets of the method."""
+
+    task: str | None
+    method: str | None
+    preset: str | None
+    sections: Tree
+    of_method: Tree
+
+    @classmethod
+    def of(cls, tree: Tree) -> Source:
+        """Take a tree apart."""
+        of_method = tree.get("method", {})
+        if not isinstance(of_method, dict):
+            raise UsageError(f"method = {of_method!r}: must be a section; name it with method.name")
+        task, preset, method = (
+            str(name) if name else None for name in (tree.get("task"), tree.get("preset"), of_method.get("name"))
+        )
+        sections = {name: value for name, value in tree.items() if name not in ("task", "preset", "method")}
+        settings = {name: value for name, value in of_method.items() if name != "name"}
+        return cls(task, method, preset, sections, settings)
+
+    def for_run(self, task: str, method: Method, preset: str) -> Source:
+        """What in it is the user's own, if it was written for another run: the rest came from what it named."""
+        same_method = self.method is None or method.is_called(self.method)
+        if same_method and self.task in (None, task) and self.preset in (None, preset):
+            return self
+        before, _ = resolve(self.task or task, method if same_method else self.method, self.preset or preset)
+        usual = flat(before.model_dump(mode="json"))
+        values = flat({**self.sections, "method": self.of_method})
+        own = tree_of({name: value for name, value in values.items() if name not in usual or usual[name] != value})
+        of_method = own.pop("method", {})
+        return replace(self, sections=own, of_method=of_method if same_method else {})
 
 
-def _chosen_method(name: str | Method | None) -> Method:
+Name = TypeVar("Name")
+
+
+def _named(kind: str, name: Name | None) -> Name:
+    if not name:
+        raise UsageError(f"no {kind} given: name one with --{kind} or in the configuration file")
+    return name
+
+
+def _find_method(name: str | Method) -> Method:
     from harmofl.methods.catalogue import find
 
-    if not name:
-        raise UsageError("no method given: name one with --method or in the configuration file")
-    return find(str(name)) if isinstance(name, str) else name
+    return find(name) if isinstance(name, str) else name
 
 
 def _wishes_for(method: Method, section: Tree) -> Tree:
     """A preset's settings for a method: those under its own name, and those of pieces that it has."""
     common = {name: value for name, value in section.items() if name in method.settings}
     return {**common, **section.get(method.key, {})}
-
-
-def _without_preset_of(file: Tree, of_method: Tree, method: Method) -> tuple[Tree, Tree]:
-    """Drop from a file what its own preset, not the user, had set."""
-    from harmofl.tasks import find as find_task
-
-    preset = find_task(str(file["task"])).presets.get(str(file.get("preset", "small")), {}) if "task" in file else {}
-    defaults = Settings.model_construct(task="", method=method.settings).model_dump()
-    set_by_preset = {**flat(defaults), **flat(dict(preset))}
-    whole = flat({**file, "method": of_method})
-    users = tree_of({name: value for name, value in whole.items() if set_by_preset.get(name, _UNSET) != value})
-    return users, users.pop("method", {})
-
-
-_UNSET = object()
-
-
-def _without_wishes_of(method: Method, tree: Tree) -> Tree:
-    """Drop from another method's file what that method, not the user, had set."""
-    wishes = {**method.defaults, **method.requires}
-    return tree_of({name: value for name, value in flat(tree).items() if wishes.get(name) != value})
 
 
 def _validated(tree: Tree) -> Settings:
