@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -115,9 +115,11 @@ def resolve(
     from harmofl.tasks import find as find_task
 
     written, given = Source.of(file or {}), Source.of(tree_of(overrides or {}))
-    chosen_task = find_task(_named("task", task or given.task or written.task))
-    method_name: str | Method | None = method or given.method or written.method
-    chosen = _find_method(_named("method", method_name))
+    task = task or given.task or written.task
+    if not task:
+        raise UsageError("no task given: name one with --task or in the configuration file")
+    chosen_task = find_task(task)
+    chosen = _find_method(method or given.method or written.method)
     if given.method and not chosen.is_called(given.method):
         raise UsageError(f"method.name = {given.method!r}: --method says {chosen.key!r}")
     preset = preset or given.preset or written.preset or "small"
@@ -176,18 +178,11 @@ class Source:
         return replace(self, sections=own, of_method=of_method if same_method else {})
 
 
-Name = TypeVar("Name")
-
-
-def _named(kind: str, name: Name | None) -> Name:
-    if not name:
-        raise UsageError(f"no {kind} given: name one with --{kind} or in the configuration file")
-    return name
-
-
-def _find_method(name: str | Method) -> Method:
+def _find_method(name: str | Method | None) -> Method:
     from harmofl.methods.catalogue import find
 
+    if not name:
+        raise UsageError("no method given: name one with --method or in the configuration file")
     return find(name) if isinstance(name, str) else name
 
 
