@@ -71,9 +71,9 @@ def test_a_slow_site_is_left_out_and_its_worker_replaced(workers: Workers, monke
     honest = Worker.send
 
     def send(self: Worker, asked: str, request: Request, timeout: float) -> None:
-        honest(self, asked, request, timeout)
-        if asked == "hospital-1":
+        if asked == "hospital-1":  # before it can answer
             os.kill(self.process.pid, signal.SIGSTOP)  # type: ignore[arg-type]
+        honest(self, asked, request, timeout)
 
     with monkeypatch.context() as patch:
         patch.setattr(Worker, "send", send)
