@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -60,7 +61,13 @@ def start(args: list[str]) -> subprocess.Popen[str]:
         text=True,
         env=environment(),
         start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
+
+
+def hear_interrupts() -> None:
+    """Undo what a shell does to commands in the background, whose children then never hear Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def call(args: list[str]) -> subprocess.CompletedProcess[str]:
