@@ -1,0 +1,164 @@
+"""DICOM images: one file with one or more frames, or a folder that holds one series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harmofl.data.formats.content import is_dicom
+from harmofl.data.formats.grid import orientation_of, to_slices
+from harmofl.data.formats.guards import check_size, plain, reading, times
+from harmofl.data.formats.planes import affine_of, frame_count, numbers, ordered, planes_of, value_of
+from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
+
+DIRECTORY = "1.2.840.10008.1.3.10"
+DEFLATED = "1.2.840.10008.1.2.1.99"
+MORE_CODECS = "; more kinds can be with: pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+SEGMENTATIONS = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
+
+
+def read_dicom(path: Path) -> Scan:
+    """A file or a folder with one series, its slices in the order of their positions."""
+    stored, geometry = _read(path, labels=False)
+    return Scan(plain(to_slices(stored, geometry.orientation)), geometry)
+
+
+def read_dicom_labels(path: Path) -> tuple[Mask, Geometry]:
+    """(columns, rows, slices) of a mask that is a DICOM image, and how they lie."""
+    stored, geometry = _read(path, labels=True)
+    if stored.shape[3] != 1:
+        raise UnreadableError("a colour picture; a mask holds one number a pixel")
+    return stored[..., 0], geometry
+
+
+def _read(path: Path, labels: bool) -> tuple[Pixels, Geometry]:
+    """(columns, rows, slices, channels)."""
+    with reading("DICOM file"):
+        files = series_files(path)
+        headers = [dataset_of(file, headers_only=True) for file in files]
+        check_series(headers)
+        planes, notes = ordered(planes_of(headers))
+        affine, more = affine_of(planes)
+        frames = [frames_of(dataset_of(file), labels) for file in files]
+        stored = np.stack([frames[plane.file][plane.frame] for plane in planes], axis=2).swapaxes(0, 1)
+        return stored, Geometry(
+            kind="dicom",
+            affine=np.eye(4) if affine is None else affine,
+            stored_shape=stored.shape[:3],
+            orientation=orientation_of(affine),
+            notes=notes + more,
+        )
+
+
+def series_files(path: Path) -> list[Path]:
+    """The file itself, or the DICOM files of a folder."""
+    if not path.is_dir():
+        return [path]
+    files = [file for file in sorted(path.iterdir()) if file.name.upper() != "DICOMDIR" and is_dicom(file)]
+    for file in files:
+        if not file.resolve().is_relative_to(path.resolve()):
+            raise UnreadableError(f"the link {file.name} in it leads out of the folder")
+    if not files:
+        raise UnreadableError("a folder without DICOM files")
+    return files
+
+
+def dataset_of(path: Path, headers_only: bool = False) -> Any:
+    """pydicom's view of one file."""
+    from pydicom import dcmread
+    from pydicom.filereader import read_file_meta_info
+
+    meta = read_file_meta_info(path)
+    if meta.get("MediaStorageSOPClassUID") == DIRECTORY:
+        raise UnreadableError("a DICOMDIR, an index of other files; give the folder of one series instead")
+    if meta.get("TransferSyntaxUID") == DEFLATED:  # would be unpacked whole, to any size, before a tag is seen
+        raise UnreadableError("a deflated DICOM file, which is not read; save it uncompressed")
+    return dcmread(path, stop_before_pixels=headers_only)
+
+
+def check_series(headers: Sequence[Any]) -> None:
+    """One series of pictures of one size, not larger than is read."""
+    if any(header.get("SOPClassUID") in SEGMENTATIONS for header in headers):
+        raise UnreadableError("a DICOM segmentation, not an image")
+    if any(header.get("Rows") is None or header.get("Columns") is None for header in headers):
+        raise UnreadableError("a DICOM file without a picture, or cut off before it")
+    _check_one_series(headers)
+    sizes = {(int(header.Columns), int(header.Rows), int(header.get("SamplesPerPixel") or 1)) for header in headers}
+    if len(sizes) > 1:
+        shapes = sorted({times(size[:2]) for size in sizes})
+        raise UnreadableError(f"its slices differ in size or colours: {', '.join(shapes)}")
+    ((columns, rows, samples),) = sizes
+    check_size(columns, rows, samples * sum(frame_count(header) for header in headers))
+
+
+def _check_one_series(headers: Sequence[Any]) -> None:
+    series = {str(header.get("SeriesInstanceUID", "")): header for header in headers}
+    if len(series) > 1:
+        names = [f"{header.get('SeriesDescription') or 'no description'} ({uid})" for uid, header in series.items()]
+        listed = "; ".join(names[:5]) + ("; …" if len(names) > 5 else "")
+        raise UnreadableError(f"a folder with {len(series)} series, one is read: {listed}")
+
+
+def frames_of(dataset: Any, labels: bool) -> Pixels:
+    """(frames, rows, columns, channels), as they are seen; labels as they are stored."""
+    array = _decoded(dataset)
+    samples = int(dataset.get("SamplesPerPixel") or 1)
+    frames = array.reshape(frame_count(dataset), int(dataset.Rows), int(dataset.Columns), samples)
+    return frames if labels else _seen(dataset, frames)
+
+
+def _decoded(dataset: Any) -> Pixels:
+    from pydicom.pixels import pixel_array
+
+    if not any(name in dataset for name in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
+        raise UnreadableError("holds no pixels, or is cut off before them")
+    try:
+        return np.asarray(pixel_array(dataset))
+    except (NotImplementedError, RuntimeError) as error:
+        syntax = dataset.file_meta.TransferSyntaxUID
+        if syntax.is_compressed:
+            raise UnreadableError(f"its compression ({syntax.name}) cannot be unpacked here{MORE_CODECS}") from error
+        raise
+
+
+def _seen(dataset: Any, frames: Pixels) -> Pixels:
+    """Grey in the units of the file, larger is brighter; or RGB."""
+    from pydicom.pixels import apply_color_lut
+
+    colours = str(dataset.get("PhotometricInterpretation", ""))
+    if colours == "PALETTE COLOR":
+        colour = np.asarray(apply_color_lut(frames[..., 0], dataset))[..., :3]
+        return colour if colour.dtype == np.uint8 else (colour >> 8).astype(np.uint8)
+    if frames.shape[3] > 1:
+        return frames
+    if colours == "MONOCHROME1":
+        frames = _inverted(dataset, frames)
+    return _rescaled(dataset, frames)
+
+
+def _inverted(dataset: Any, frames: Pixels) -> Pixels:
+    """White and black exchanged within the range of the stored numbers."""
+    if frames.dtype.kind == "f":
+        return -frames
+    bits = int(dataset.get("BitsStored") or 8 * frames.dtype.itemsize)
+    return (-1 if frames.dtype.kind == "i" else 2**bits - 1) - frames.astype(np.int64)
+
+
+def _rescaled(dataset: Any, frames: Pixels) -> Pixels:
+    from pydicom.pixels import apply_modality_lut
+
+    if "ModalityLUTSequence" in dataset:
+        return np.asarray(apply_modality_lut(frames, dataset), dtype=np.float32)
+    groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or [None] * len(frames))
+    scales = [_scale(dataset, group) for group in groups]
+    slopes, intercepts = np.array(scales, dtype=np.float64).T[..., None, None, None]
+    return np.asarray(frames * slopes + intercepts, dtype=np.float32)
+
+
+def _scale(dataset: Any, group: Any) -> tuple[float, float]:
+    slope = numbers(value_of(dataset, group, "PixelValueTransformationSequence", "RescaleSlope"), 1)
+    intercept = numbers(value_of(dataset, group, "PixelValueTransformationSequence", "RescaleIntercept"), 1)
+    return (1.0 if slope is None else float(slope[0]), 0.0 if intercept is None else float(intercept[0]))

@@ -1,0 +1,150 @@
+"""DICOM segmentations: read as masks of a scan, and written for a series."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import harmofl
+from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, frames_of, series_files
+from harmofl.data.formats.grid import orientation_of, stored_grid, to_stored
+from harmofl.data.formats.guards import check_size, quiet, reading, times
+from harmofl.data.formats.planes import Plane, affine_of, frame_count, ordered, planes_of
+from harmofl.data.scans import Mask, Scan, UnreadableError
+from harmofl.errors import UsageError
+from harmofl.files import write_whole
+
+NO_EXTRA = "writing DICOM segmentations needs an extra: pip install 'harmofl[dicom-seg]'"
+OTHER_GRID = "the segmentation lies on another grid than the image"
+
+
+def is_segmentation(path: Path) -> bool:
+    """Whether a DICOM file is a segmentation, not an image."""
+    with reading("DICOM file"):
+        return path.is_file() and dataset_of(path, headers_only=True).get("SOPClassUID") in SEGMENTATIONS
+
+
+def read_segmentation(path: Path, scan: Scan) -> Mask:
+    """(columns, rows, slices) of the scan, each voxel with the number of its segment."""
+    with reading("DICOM segmentation"):
+        dataset = dataset_of(path)
+        kind = str(dataset.get("SegmentationType", ""))
+        if kind not in ("BINARY", "LABELMAP"):
+            raise UnreadableError(f"a segmentation of type {kind or 'unknown'}; BINARY and LABELMAP are read")
+        grid = stored_grid(scan)
+        size = (int(dataset.Columns), int(dataset.Rows))
+        if size != grid[:2]:
+            raise UnreadableError(f"the mask is {times(size)}, the image {times(grid[:2])}")
+        check_size(*size, frame_count(dataset))
+        return _combined(dataset, scan, has_numbers=kind == "LABELMAP")
+
+
+def _combined(dataset: Any, scan: Scan, has_numbers: bool) -> Mask:
+    """All frames, each put onto the slice that it lies on; slices without a frame stay empty."""
+    labels = np.zeros(stored_grid(scan), dtype=np.int32)
+    groups = dataset.PerFrameFunctionalGroupsSequence
+    for plane, group, frame in zip(planes_of([dataset]), groups, frames_of(dataset, labels=True), strict=True):
+        values = frame[..., 0].T.astype(np.int32)
+        if not has_numbers:
+            values *= int(group.SegmentIdentificationSequence[0].ReferencedSegmentNumber)
+        _put(labels[:, :, _slice_of(plane, scan)], values)
+    return labels
+
+
+def _put(target: Mask, values: Mask) -> None:
+    """Write one frame into a slice, in place."""
+    marked = values != 0
+    if (marked & (target != 0) & (target != values)).any():
+        raise UnreadableError("its segments overlap; a mask holds one number a pixel")
+    target[marked] = values[marked]
+
+
+def _slice_of(plane: Plane, scan: Scan) -> int:
+    """Which of the scan's slices a frame lies on."""
+    own, image = affine_of([plane])[0], scan.geometry.affine
+    if own is None or image is None or scan.geometry.orientation is None:
+        raise UnreadableError(OTHER_GRID)
+    column, row, height = (float(index) for index in (np.linalg.inv(image) @ own[:, 3])[:3])
+    off_grid = max(abs(column), abs(row), abs(height - round(height))) > 0.1
+    if off_grid or not np.allclose(own[:3, :2], image[:3, :2], atol=1e-2):
+        raise UnreadableError(OTHER_GRID)
+    if not 0 <= round(height) < stored_grid(scan)[2]:
+        raise UnreadableError(OTHER_GRID)
+    return round(height)
+
+
+def write_segmentation_object(stem: Path, mask: Mask, source: Path, class_names: Sequence[str]) -> Path:
+    """Write a mask (S, H, W) of the series `source` as a DICOM segmentation; class 1 has the first name.
+
+    There is one segment for each name; the segmentation refers to the slices that it was made from.
+    """
+    try:
+        with quiet():
+            import highdicom  # noqa: F401
+    except ImportError:
+        raise UsageError(NO_EXTRA) from None
+    if mask.max() > len(class_names):
+        raise ValueError(f"the mask holds class {mask.max()}, but {len(class_names)} names were given")
+    with reading("DICOM series to refer to"):
+        content = _content(mask, source, class_names)
+    path = stem.with_name(f"{stem.name}.dcm")
+    write_whole(path, content)
+    return path
+
+
+def _content(mask: Mask, source: Path, class_names: Sequence[str]) -> bytes:
+    from highdicom import UID
+    from highdicom.seg import Segmentation
+
+    images, frames = _sources(mask, source)
+    segmentation = Segmentation(
+        source_images=images,
+        pixel_array=frames,
+        segmentation_type="BINARY",
+        segment_descriptions=[_description(number, name) for number, name in enumerate(class_names, start=1)],
+        series_instance_uid=UID(),
+        series_number=1,
+        sop_instance_uid=UID(),
+        instance_number=1,
+        manufacturer="harmofl",
+        manufacturer_model_name="harmofl",
+        software_versions=harmofl.__version__,
+        device_serial_number="0",
+    )
+    buffer = io.BytesIO()
+    segmentation.save_as(buffer)
+    return buffer.getvalue()
+
+
+def _sources(mask: Mask, source: Path) -> tuple[list[Any], Mask]:
+    """The series' files, and the mask's frames (frames, rows, columns) in the same order."""
+    images = [dataset_of(file) for file in series_files(source)]
+    check_series(images)
+    planes, _ = ordered(planes_of(images))
+    if len(mask) != len(planes):
+        raise UnreadableError(f"the mask has {len(mask)} slices, the series {len(planes)}")
+    frames = to_stored(mask, orientation_of(affine_of(planes)[0])).transpose(2, 1, 0).astype(np.uint8)
+    if len(images) == 1:  # one file keeps the order of its frames
+        return images, np.ascontiguousarray(frames[np.argsort([plane.frame for plane in planes])])
+    return [images[plane.file] for plane in planes], np.ascontiguousarray(frames)
+
+
+def _description(number: int, name: str) -> Any:
+    from highdicom import AlgorithmIdentificationSequence
+    from highdicom.seg import SegmentDescription
+    from pydicom.sr.codedict import codes
+
+    return SegmentDescription(
+        segment_number=number,
+        segment_label=name[:64],
+        segmented_property_category=codes.SCT.Tissue,
+        segmented_property_type=codes.SCT.Tissue,
+        algorithm_type="AUTOMATIC",
+        algorithm_identification=AlgorithmIdentificationSequence(
+            name="harmofl", version=harmofl.__version__, family=codes.DCM.ArtificialIntelligence
+        ),
+    )
