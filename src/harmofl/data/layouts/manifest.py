@@ -1,0 +1,168 @@
+"""One's own data: a folder with `manifest.csv`, one row an image.
+
+Input: files that the column `image` names, relative to the folder, or folders that hold a DICOM series.
+Label: the class in `label` (classification), or a file in `mask` (segmentation).
+Sites: the column `site`. `split` (train, val or test) and `patient` may be missing; other columns are ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from pathlib import Path
+from typing import Literal
+
+from harmofl.data.layouts.signs import OWN_DATA, nothing_found, open_folder
+from harmofl.data.layouts.site_names import name_refusal
+from harmofl.data.layouts.tables import Table
+from harmofl.data.layouts.tree import Tree, printable
+from harmofl.data.samples import SPLITS, Listing, Problem, Sample
+from harmofl.errors import UsageError
+
+Kind = Literal["classification", "segmentation"]
+
+NAME = "manifest.csv"
+TRUTH: dict[Kind, str] = {"classification": "label", "segmentation": "mask"}
+OTHER: dict[Kind, Kind] = {"classification": "segmentation", "segmentation": "classification"}
+EXAMPLE: dict[Kind, str] = {
+    "classification": "site,split,patient,image,label\nhospital-1,train,p01,images/p01-1.png,tumor",
+    "segmentation": "site,split,patient,image,mask\nhospital-1,train,p01,images/p01-1.png,masks/p01-1.png",
+}
+SYNONYMS = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, its values by column."""
+
+    line: int
+    values: Mapping[str, str]
+    extra: bool = False
+    """There are more values than columns."""
+
+    @property
+    def place(self) -> str:
+        """Where it stands."""
+        return f"{NAME} line {self.line}"
+
+
+def list_samples(folder: Path, kind: Kind) -> Listing:
+    """List the images that the manifest names."""
+    tree = open_folder(folder, NAME)
+    if not os.path.isfile(folder / NAME):
+        error = nothing_found(folder, NAME, OWN_DATA)
+        raise UsageError(f"{error}. It should look like this:\n{EXAMPLE[kind]}")
+    rows = list(_rows(Table(folder, NAME), kind))
+    if not rows:
+        raise UsageError(f"{folder / NAME}: names no image: there is nothing below its header")
+    problems: list[Problem] = []
+    found: dict[str, tuple[int, Sample]] = {}
+    for row in rows:
+        sample, wrong = _sample(tree, row, TRUTH[kind])
+        problems += [Problem(row.place, message) for message in wrong]
+        if not wrong:
+            line, before = found.setdefault(sample.image, (row.line, sample))
+            if before is not sample:
+                problems.append(_repeated(row, sample, line, before))
+    samples = sorted((sample for _, sample in found.values()), key=attrgetter("site", "image"))
+    problems += _alike({sample.site for sample in samples})
+    return Listing(tuple(samples), tuple(problems + tree.problems))
+
+
+def _rows(table: Table, kind: Kind) -> Iterator[Row]:
+    """Go through the rows below the header, whichever delimiter it uses."""
+    needed = ("site", "image", TRUTH[kind])
+    known = {*needed, "split", "patient"}
+    delimiter = max(",;\t", key=lambda candidate: len(known & _columns(table, candidate)))
+    header = table.header(delimiter)
+    other = OTHER[kind]
+    is_other = TRUTH[kind] not in header and TRUTH[other] in header
+    table.require(needed, header, f"; a table with {TRUTH[other]} is for --task {other}" if is_other else "")
+    table.require([name for name in ("split", "patient") if name in header], header)
+    rows = table.rows(delimiter)
+    next(rows)
+    for line, row in rows:
+        values = {name: value.strip() for name, value in zip(header, row, strict=False) if name in known}
+        yield Row(line, values, extra=any(value.strip() for value in row[len(header) :]))
+
+
+def _columns(table: Table, delimiter: str) -> set[str]:
+    """The columns that a delimiter would give; with a wrong one, the header may not even be a table's."""
+    try:
+        return set(table.header(delimiter))
+    except UsageError:
+        return set()
+
+
+def _sample(tree: Tree, row: Row, truth: str) -> tuple[Sample, list[str]]:
+    """Make a sample of a row, and say everything that is wrong with it."""
+    values = {name: row.values.get(name, "") for name in ("site", "image", truth, "split", "patient")}
+    split = values["split"].lower()
+    sample = Sample(
+        site=values["site"],
+        image=_plain(values["image"]),
+        label=values.get("label", ""),
+        mask=_plain(values.get("mask", "")),
+        patient=values["patient"],
+        split=SYNONYMS.get(split, split),
+    )
+    wrong = [f"{name} is empty" for name in ("site", "image", truth) if not values[name]]
+    if row.extra:
+        wrong.append("more values than columns; a value that holds the delimiter must stand in quotes")
+    return sample, wrong + _wrong_words(sample) + _wrong_paths(tree, sample)
+
+
+def _wrong_words(sample: Sample) -> list[str]:
+    wrong = [refused] if (refused := name_refusal(sample.site)) else []
+    if sample.split not in ("", *SPLITS):
+        wrong.append(f"split must be {', '.join(SPLITS)} or empty, found {sample.split[:40]!r}")
+    for name in ("label", "patient"):
+        if not getattr(sample, name).isprintable():
+            wrong.append(f"{name} holds characters that cannot be printed")
+    return wrong
+
+
+def _wrong_paths(tree: Tree, sample: Sample) -> list[str]:
+    reasons = {
+        f"image {sample.image}": sample.image and _path_refusal(tree, sample.image, folder_allowed=True),
+        f"mask {sample.mask}": sample.mask and _path_refusal(tree, sample.mask, folder_allowed=False),
+    }
+    wrong = [f"{printable(path[:200])}: {reason}" for path, reason in reasons.items() if reason]
+    return [*wrong, "the mask is the image itself"] if sample.mask and sample.mask == sample.image else wrong
+
+
+def _plain(path: str) -> str:
+    """Return a path with forward slashes and without detours, so that a file has one spelling; .. stays."""
+    path = path.replace("\\", "/")
+    return posixpath.normpath(path) if path and ".." not in path.split("/") else path
+
+
+def _path_refusal(tree: Tree, path: str, folder_allowed: bool) -> str:
+    if path.startswith("/") or path[1:2] == ":" or ".." in path.split("/"):  # C: is a drive of Windows
+        return "the path leaves the data folder; paths are relative to it"
+    if path == ".":
+        return "the data folder itself"
+    return tree.refusal(path, folder_allowed)
+
+
+def _repeated(row: Row, sample: Sample, line: int, before: Sample) -> Problem:
+    """Say that an image is listed again, and whether that does harm."""
+    names = [field.name for field in fields(Sample) if getattr(sample, field.name) != getattr(before, field.name)]
+    if not names:
+        return Problem(row.place, f"image {sample.image} is already on line {line}", fatal=False)
+    return Problem(row.place, f"image {sample.image} is already on line {line}, with another {' and '.join(names)}")
+
+
+def _alike(sites: set[str]) -> list[Problem]:
+    """Mention sites that differ in case only: probably one site, and one folder on some systems."""
+    by_plain_name: dict[str, list[str]] = {}
+    for site in sorted(sites):
+        by_plain_name.setdefault(site.casefold(), []).append(site)
+    return [
+        Problem(NAME, f"the sites {' and '.join(names)} differ in case only; are they one?", fatal=False)
+        for names in by_plain_name.values()
+        if len(names) > 1
+    ]

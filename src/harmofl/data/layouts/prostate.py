@@ -1,0 +1,92 @@
+"""Prostate MRI of several hospitals: where is the prostate?
+
+Input: T2-weighted volumes, `<SITE>/CaseNN.nii.gz` (any stem; `.nii` too).
+Label: a volume of labels beside each, `CaseNN_segmentation.nii.gz` (in any case).
+Sites: every folder that holds such pairs, named after the folder; the public set has BIDMC, HK, I2CVB, ISBI, ISBI_1.5
+and UCL. A case is a patient.
+Licence: that of the sources, NCI-ISBI 2013, I2CVB and PROMISE12, each its own.
+From https://liuquande.github.io/SAML/ (Liu, Dou and Heng, 2020).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from operator import attrgetter
+from pathlib import Path, PurePosixPath
+
+from harmofl.data.layouts.pairs import Pairs, pair
+from harmofl.data.layouts.signs import nothing_found, open_folder
+from harmofl.data.layouts.site_names import name_refusal
+from harmofl.data.layouts.tree import Tree, join, printable
+from harmofl.data.samples import Listing, Problem, Sample
+
+WANTED = "folder with pairs NAME.nii.gz and NAME_segmentation.nii.gz, at most three folders deep"
+DEPTH = 3
+MASK = "_segmentation"
+
+_VOLUME = re.compile(rf"(?P<stem>.+?)(?P<mask>{MASK})?\.nii(\.gz)?", re.IGNORECASE)
+
+
+def list_samples(folder: Path) -> Listing:
+    """List the cases of every folder that holds pairs."""
+    tree = open_folder(folder, WANTED)
+    pairs = {place: _pairs(tree, place) for place in tree.walk(DEPTH)}
+    sites = _site_names(tree, [place for place, found in pairs.items() if found.found])
+    problems = [problem for found in pairs.values() for problem in found.problems] + tree.problems
+    if not sites and not any(problem.fatal for problem in problems):
+        raise nothing_found(folder, WANTED, "prostate")
+    samples = [
+        Sample(site=site, image=image, mask=mask, patient=stem)
+        for place, site in sites.items()
+        for stem, (image, mask) in pairs[place].found.items()
+    ]
+    problems += _wrong_names(sites)
+    return Listing(tuple(sorted(samples, key=attrgetter("site", "image"))), tuple(sorted(problems)))
+
+
+def _pairs(tree: Tree, folder: str) -> Pairs:
+    """Pair the volumes and masks of a folder; one without any pair is no site."""
+    volumes: dict[str, list[str]] = {}
+    masks: dict[str, list[str]] = {}
+    for name in tree.files(folder, ".nii", ".nii.gz"):
+        if match := _VOLUME.fullmatch(name):
+            (masks if match["mask"] else volumes).setdefault(match["stem"], []).append(join(folder, name))
+    if not volumes.keys() & masks.keys():
+        return Pairs(problems=_not_a_site(folder, len(volumes) + len(masks)))
+    doubled = {stem for paths in (volumes, masks) for stem, names in paths.items() if len(names) > 1}
+    pairs = pair(
+        tree,
+        {stem: names[0] for stem, names in volumes.items() if stem not in doubled},
+        {stem: names[0] for stem, names in masks.items() if stem not in doubled},
+        f"{MASK} beside it",
+        lone_mask_is_fatal=True,
+    )
+    for stem in sorted(doubled):
+        paths = next(names for names in (masks.get(stem, []), volumes.get(stem, [])) if len(names) > 1)
+        others = ", ".join(PurePosixPath(path).name for path in paths[1:])
+        pairs.problems.append(Problem(printable(paths[0]), printable(f"is there again as {others}; remove one")))
+    return pairs
+
+
+def _not_a_site(folder: str, num_files: int) -> list[Problem]:
+    if not num_files:
+        return []
+    message = f"no site: none of its {num_files} NIfTI files form a pair NAME.nii.gz and NAME{MASK}.nii.gz"
+    return [Problem(printable(folder or "."), message, fatal=False)]
+
+
+def _site_names(tree: Tree, folders: list[str]) -> dict[str, str]:
+    """Name each folder's site after it; after its whole path where two folders are called the same."""
+    names = {folder: PurePosixPath(folder).name or tree.name for folder in folders}
+    uses = Counter(names.values())
+    return {folder: name if uses[name] == 1 else folder.replace("/", "-") or name for folder, name in names.items()}
+
+
+def _wrong_names(sites: dict[str, str]) -> list[Problem]:
+    uses = Counter(sites.values())
+    problems = [
+        Problem(printable(folder), refused) for folder, site in sites.items() if (refused := name_refusal(site))
+    ]
+    clashes = [folder for folder, site in sites.items() if uses[site] > 1]
+    return problems + [Problem(printable(folder), "its site has the name of another's") for folder in clashes]

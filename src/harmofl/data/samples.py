@@ -1,0 +1,63 @@
+"""What a layout finds in a folder: samples, and the problems that it met on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One picture or volume as it lies in a folder, with its class or its mask.
+
+    Paths are relative to the folder, with forward slashes. Nothing is opened to make a sample.
+    """
+
+    site: str
+    image: str
+    """A file, or a folder that holds a DICOM series."""
+    label: str = ""
+    """The class's name, in classification."""
+    mask: str = ""
+    """A file of labels of the image's size, or of outlines (.xml), in segmentation."""
+    patient: str = ""
+    """Empty where the data does not say."""
+    split: str = ""
+    """train, val or test; empty where the data does not say."""
+    reversed_channels: bool = False
+    """Red and blue are swapped in the file."""
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """Something wrong with one file; with a fatal one, training is refused."""
+
+    file: str
+    message: str
+    fatal: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}" if self.file else self.message
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Everything that a layout found, in a stable order."""
+
+    samples: tuple[Sample, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def inside(folder: Path, path: str) -> str:
+    """Say why a path cannot be used; empty if it names something that lies in the folder, links followed."""
+    if not path:
+        return "no path"
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        return "the path leaves the data folder"
+    try:
+        target = (folder / path).resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError: a link to itself
+        return "no such file"
+    return "" if target.is_relative_to(folder.resolve()) else "the path leaves the data folder"
