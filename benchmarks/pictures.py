@@ -13,7 +13,7 @@ import torch
 from harmofl.demo import harmonized_samples
 from harmofl.reporting import figures
 from harmofl.settings import resolve
-from harmofl.tasks import TASKS, find
+from harmofl.tasks import PAPER_TASKS, find
 
 DOCS = Path(__file__).parent.parent / "docs"
 SIZES = {"histology": 96, "nuclei": 128, "prostate": 192}
@@ -22,13 +22,13 @@ COLUMNS = 8
 
 def contact_sheet(name: str) -> None:
     """One row per site: all alike at shift 0, and like real hospitals at shift 1."""
-    task = find(name)
-    rows = {site: {} for site in task.sites}
+    phantom = find(name).phantom
+    rows = {site: {} for site in phantom.sites}
     for shift in (0.0, 1.0):
-        overrides = {"data.shift": shift, "data.size": SIZES[name], "data.images": task.fewest_images}
+        overrides = {"data.shift": shift, "data.size": SIZES[name], "data.images": phantom.fewest_images}
         settings, _ = resolve(name, "fedavg", "small", overrides=overrides)
-        for site in task.sites:
-            images = task.make_images(site, settings.data).images
+        for site in phantom.sites:
+            images = phantom.make_images(site, settings.data).images
             spread = torch.linspace(0, len(images) - 1, COLUMNS + 2).long()[1:-1]
             rows[site][f"shift {shift:g}"] = images[spread]
     figure = figures.image_grid(rows, gray=name == "prostate")
@@ -36,7 +36,7 @@ def contact_sheet(name: str) -> None:
 
 
 def main() -> None:
-    for name in TASKS:
+    for name in PAPER_TASKS:
         contact_sheet(name)
     if len(sys.argv) > 1:
         figure = harmonized_samples(Path(sys.argv[1]) / "harmofl" / "model")

@@ -39,7 +39,7 @@ class Contender:
         self.settings, method = resolve(task_name, method_name, "small", overrides=changes)
         self.task = find(task_name)
         self.model = self.task.build_model(self.settings, method)
-        site = self.task.load_site(self.task.sites[0], self.settings.data)
+        site = self.task.load_site(self.task.sites_of(self.settings.data)[0], self.settings.data)
         store = Store(folder / method_name)
         self.client = Client(site, self.task, method, self.settings, self.model, store, folder / "model")
         self.start = snapshot(self.model.network)
@@ -68,7 +68,7 @@ def plain_loop(contender: Contender) -> float:
     for indices in order.split(settings.training.batch_size):
         images = train.images[indices].contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad()
-        loss = contender.task.loss(network(images), train.targets[indices])
+        loss = contender.task.loss(contender.settings)(network(images), train.targets[indices])
         loss.backward()
         optimizer.step()
         with torch.no_grad():

@@ -8,7 +8,8 @@ import torch
 
 import harmofl
 from harmofl.methods.catalogue import CATALOGUE
-from harmofl.tasks import TASKS, find
+from harmofl.settings import DataSettings, resolve
+from harmofl.tasks import PAPER_TASKS, find
 from runs import records, tiny
 
 OWN_PARTS = ("fedbn", "local")
@@ -16,11 +17,12 @@ SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", PAPER_TASKS)
 @pytest.mark.parametrize("method", CATALOGUE)
 def test_every_method_trains_on_every_task(method: str, task: str, tmp_path: Path) -> None:
     summary = harmofl.train(task, method, preset="smoke", settings=tiny(task), out=tmp_path / "run")
-    sites = find(task).sites
+    data = data_settings(task)
+    sites = find(task).sites_of(data)
 
     assert summary.keys() >= SUMMARY
     assert (summary["task"], summary["method"], summary["seed"]) == (task, method, 0)
@@ -31,8 +33,9 @@ def test_every_method_trains_on_every_task(method: str, task: str, tmp_path: Pat
     assert summary["test"]["std"] == pytest.approx(math.sqrt(variance))
     assert all(0 <= score <= 1 for score in scores)
 
-    check_records(records(tmp_path / "run"), sites, trainers=find(task).participants(CATALOGUE[method]), method=method)
-    images = find(task).load_site(sites[0], harmofl_settings(task)).test[sites[0]].images
+    trainers = find(task).participants(CATALOGUE[method], data)
+    check_records(records(tmp_path / "run"), sites, trainers=trainers, method=method)
+    images = find(task).load_site(sites[0], data).test[sites[0]].load(torch.arange(2)).images
     for site in sites if method in OWN_PARTS else [None]:
         model = harmofl.load_model(tmp_path / "run" / "model", site=site)
         logits = model(images)
@@ -46,9 +49,7 @@ def test_every_method_trains_on_every_task(method: str, task: str, tmp_path: Pat
             harmofl.load_model(tmp_path / "run" / "model", site="nowhere")
 
 
-def harmofl_settings(task: str) -> object:
-    from harmofl.settings import resolve
-
+def data_settings(task: str) -> DataSettings:
     return resolve(task, "fedavg", "smoke", overrides=tiny(task))[0].data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,14 +11,12 @@ from typing import Any
 from torch import nn
 
 from harmofl.errors import RunError, UsageError
-from harmofl.federation.client import score
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
 from harmofl.federation.transports import num_workers, simulated, threads
 from harmofl.inference.folder import open_model
 from harmofl.methods.method import Method
-from harmofl.settings import Settings, merged, read_toml, resolve, tree_of
-from harmofl.states import evaluating
+from harmofl.settings import FOUND_IN_DATA, Settings, Tree, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
 
@@ -43,14 +42,34 @@ def train(
 
     `settings` are single settings as {"section.name": value}. With no data the task's phantom is used.
     """
-    refuse_data(data)
     overrides = dict(settings or {})
-    for name, value in (("seed", seed), ("federation.workers", workers), ("device", device)):
-        if value is not None:
-            overrides[name] = value
+    given = {"seed": seed, "federation.workers": workers, "device": device, "data.folder": data}
+    overrides |= {name: value for name, value in given.items() if value is not None}
     file = read_toml(Path(config)) if config else {}
+    if overrides.get("data.folder"):
+        overrides["data.folder"] = os.path.abspath(overrides["data.folder"])
+        file = for_folder(overrides["data.folder"], file)
     resolved, chosen = resolve(task, method, preset, file, overrides)
-    return run(resolved, chosen, Path(out), resume, watch)
+    return run(settled(resolved, watch), chosen, Path(out), resume, watch)
+
+
+def for_folder(folder: str, file: Tree) -> Tree:
+    """A settings file without what it says of another folder's images."""
+    section = file.get("data")
+    if not isinstance(section, dict) or section.get("folder") == folder:
+        return file
+    return file | {"data": {name: value for name, value in section.items() if name not in FOUND_IN_DATA}}
+
+
+def settled(settings: Settings, watch: Watch) -> Settings:
+    """Settings with what the data decide: which sites take part, how many channels, which classes."""
+    task = find_task(settings.task)
+    if not settings.data.folder:
+        task.open(settings.data)  # or an error that says that there is no phantom
+        return settings
+    images = task.open_folder(settings.data, watch)
+    images.prepare()
+    return settings.model_copy(update={"data": settings.data.model_copy(update=images.found())})
 
 
 def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watch) -> Record:
@@ -88,29 +107,18 @@ def evaluate(
     data: str | Path | None = None,
     site: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    split: str = "auto",
+    device: str = "auto",
+    watch: Watch = lambda record: None,
 ) -> dict[str, Scores]:
-    """Score a finished model on the test images of every site of its task's phantom, changed as `settings` say."""
-    refuse_data(data)
-    model, task, trained, method = open_model(Path(folder), site)
-    tree = merged(trained.model_dump(mode="json", exclude_none=True), tree_of(settings or {}))
-    changed, _ = resolve(method=method, file=tree)
-    others = [name for name in settings or {} if not name.startswith("data.")]
-    if others:
-        raise UsageError(f"{', '.join(others)}: only data settings can be changed for an evaluation")
-    if changed.data.size != trained.data.size:
-        raise UsageError(f"data.size = {changed.data.size}: this model takes images of {trained.data.size} pixels")
-    size = changed.training.batch_size
-    with threads(changed.federation.threads), evaluating(model):
-        return {
-            name: score(model, task, task.load_site(name, changed.data).test[name], size, thorough=True)
-            for name in task.sites
-        }
+    """Score a finished model per site: on labelled images of a folder, or on the test images of its task's phantom.
 
+    `settings`: changes of its data settings. `site`: whose model, where each site has its own. `split`: train, val,
+    test or all images; auto takes the test images of sites that took part in training, and all of other sites.
+    """
+    from harmofl.inference.evaluation import evaluate_model
 
-def refuse_data(data: str | Path | None) -> None:
-    """Say that folders of images are not read yet, rather than train on something else."""
-    if data is not None:
-        raise UsageError(f"--data {data}: this version knows synthetic hospitals only; leave out --data")
+    return evaluate_model(Path(folder), data, site, settings, split, device, watch)
 
 
 def check_method_travels(method: Method, settings: Settings) -> None:

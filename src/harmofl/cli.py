@@ -28,6 +28,7 @@ Assignments = Annotated[
     list[str],
     typer.Option("--set", metavar="SECTION.NAME=VALUE", help="One setting; may be given several times."),
 ]
+Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")]
 
 
@@ -94,7 +95,7 @@ def train(
     task: Annotated[str | None, typer.Option(help="What is learned: see `harmofl tasks`.")] = None,
     method: Annotated[str | None, typer.Option(help="How: see `harmofl methods`.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Not read yet: this version knows the synthetic hospitals only.")
+        Path | None, typer.Option(help="The folder with the images; without it, the task's synthetic hospitals.")
     ] = None,
     preset: Annotated[
         str | None,
@@ -116,7 +117,9 @@ def train(
 ) -> None:
     """Train one method on one task.
 
-    For example:  harmofl train --task nuclei --method harmofl --set method.radius=0.1 --out runs/first
+    On synthetic hospitals:  harmofl train --task nuclei --method harmofl --set method.radius=0.1 --out runs/first
+
+    On your own images:  harmofl train --task segmentation --method harmofl --data my-images --out runs/ours
     """
     from harmofl import api
     from harmofl.console import display, how_to_resume, interruptible, show_summary, tensorboard, together
@@ -149,21 +152,32 @@ def train(
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.")],
     data: Annotated[
-        Path | None, typer.Option(help="Not read yet: this version knows the synthetic hospitals only.")
+        Path | None,
+        typer.Option(help="Labelled images in the layout of the model's task; else its synthetic hospitals."),
     ] = None,
     site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,
+    split: Annotated[
+        Literal["auto", "train", "val", "test", "all"],
+        typer.Option(help="Which images; auto: test images of sites that took part in training, all of others."),
+    ] = "auto",
+    device: Device = "auto",
     assignments: Assignments = [],  # noqa: B006
+    quiet: Quiet = False,
 ) -> None:
-    """Score a finished model per site.
+    """Score a finished model per site, with every metric.
 
-    For example, on hospitals that differ twice as much:  harmofl evaluate runs/first/model --set data.shift=2
+    On labelled images, new hospitals among them:  harmofl evaluate runs/first/model --data new-images
+
+    On synthetic hospitals that differ twice as much:  harmofl evaluate runs/first/model --set data.shift=2
     """
     from harmofl import api
-    from harmofl.console import show_scores
+    from harmofl.console import display, show_scores
     from harmofl.inference.folder import metric_name
     from harmofl.settings import parse_assignments
 
-    scores = api.evaluate(model, data=data, site=site, settings=parse_assignments(assignments))
+    settings = parse_assignments(assignments)
+    with display(quiet) as watch:
+        scores = api.evaluate(model, data=data, site=site, settings=settings, split=split, device=device, watch=watch)
     show_scores(scores, metric_name(model))
 
 

@@ -34,7 +34,7 @@ def display(quiet: bool = False) -> Iterator[Watch]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[unit]} {task.completed:.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -46,9 +46,14 @@ def display(quiet: bool = False) -> Iterator[Watch]:
 class PlainLines:
     """One line per round."""
 
+    def __init__(self) -> None:
+        self._told = ""
+
     def __call__(self, record: Record) -> None:
         """Print what concerns the whole federation, and every site that was left out."""
-        if record["phase"] == "start":
+        if record["phase"] in STEPS:
+            self._tell(STEPS[record["phase"]](record))
+        elif record["phase"] == "start":
             print(f"{record['title']} on {record['task']}: {record['rounds']} rounds", flush=True)
         elif "error" in record:
             print(f"  round {record['round']}: {record['site']} left out: {record['error']}", flush=True)
@@ -57,6 +62,24 @@ class PlainLines:
         elif record["site"] == "server":
             print(f"  round {record['round']}: {_state(record)}, {record['seconds']:.1f} s", flush=True)
 
+    def _tell(self, line: str) -> None:
+        if line and line != self._told:
+            print(f"  {line}", flush=True)
+        self._told = line or self._told
+
+
+def _data_step(record: Record) -> str:
+    return "" if record["doing"] == "decoded" else f"{record['doing']} the images of {record['site']}"
+
+
+STEPS: dict[str, Callable[[Record], str]] = {
+    "data": _data_step,
+    "evaluate": lambda record: f"scoring {record['site']}",
+    "predict": lambda record: str(record["image"]),
+    "unseen": lambda record: f"{record['site']}, which took no part, scored",
+}
+"""Work outside of rounds, in words."""
+
 
 class LiveBars:
     """A bar per run, with the sites that have answered in the current round."""
@@ -64,19 +87,23 @@ class LiveBars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bar: Any = None
+        self._step: Any = None
         self._num_sites = 0
         self._answered = 0
         self._state = ""
 
     def __call__(self, record: Record) -> None:
         """Move the bar."""
-        if record["phase"] == "start":
+        if record["phase"] in STEPS:
+            self._show_step(record)
+        elif record["phase"] == "start":
             self._num_sites, self._answered = len(record["sites"]), 0
             self._bar = self._progress.add_task(
                 f"{record['title']} on {record['task']}",
                 total=record["rounds"],
                 completed=record["done"],
                 state="",
+                unit="round",
             )
         elif "error" in record:
             self._progress.console.print(f"round {record['round']}: {record['site']} left out: {record['error']}")
@@ -89,6 +116,14 @@ class LiveBars:
             self._answered += 1
             sites = f"{self._answered}/{self._num_sites} sites"
             self._progress.update(self._bar, state=f"{sites} · {self._state}" if self._state else sites)
+
+    def _show_step(self, record: Record) -> None:
+        """A bar of its own for work outside of rounds; it goes when the work is done."""
+        if self._step is None:
+            self._step = self._progress.add_task("", total=None, state="", unit="")
+        done, total = record.get("done", 0), record.get("total")
+        line = STEPS[record["phase"]](record)
+        self._progress.update(self._step, description=line, completed=done, total=total, visible=bool(line))
 
 
 def _state(record: Record) -> str:
@@ -129,7 +164,7 @@ def tensorboard(out: Path, wanted: bool) -> Iterator[Watch]:
     writers: list[Any] = []
 
     def log(record: Record) -> None:
-        if record["phase"] in ("start", "end"):
+        if "round" not in record or record["phase"] == "end":
             return
         if not writers:  # made late, so that the run's folder is still empty when the run claims it
             writers.append(SummaryWriter(str(out / "tensorboard")))
@@ -169,6 +204,10 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for site, scores in summary.get("unseen", {}).items():
+        note = f" ({scores['note']})" if "note" in scores else ""
+        score = f"{100 * scores['metric']:.2f} % on all {scores['images']:.0f} images"
+        console.print(f"At {site}, which took no part: {score}{note}.", highlight=False, soft_wrap=True)
     if summary["missing"]:
         console.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 
@@ -182,13 +221,14 @@ def show_table(runs: Sequence[RunResult]) -> None:
 
 def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> None:
     """Every metric, one row per site and one for their average."""
-    names = list(dict.fromkeys(name for values in scores.values() for name in values))
-    table = Table("site", *(metric_name if name == "metric" else name for name in names))
+    names = list(dict.fromkeys(name for values in scores.values() for name in values if name != "images"))
+    table = Table("site", "images", *(metric_name if name == "metric" else name for name in names))
     for site, values in scores.items():
-        table.add_row(site, *(f"{values[name]:.4f}" if name in values else "–" for name in names))
+        found = (f"{values[name]:.4f}" if name in values else "–" for name in names)
+        table.add_row(site, f"{values['images']:.0f}", *found)
     table.add_section()
     columns = ([values[name] for values in scores.values() if name in values] for name in names)
-    table.add_row("average", *(f"{statistics.fmean(column):.4f}" for column in columns))
+    table.add_row("average", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
     Console().print(table)
 
 
@@ -214,11 +254,12 @@ def show_tasks() -> None:
 
     console = Console()
     table = Table(show_lines=True)
-    for heading in ("--task", "what", "score", "sites"):
+    for heading in ("--task", "what", "score", "synthetic sites", "with --data"):
         table.add_column(heading)
     for name in TASKS:
         task = find(name)
-        table.add_row(f"[bold]{name}[/bold]", task.title, task.metric_name, ", ".join(task.sites))
+        synthetic = ", ".join(task.phantom.sites) if task.phantom else "none"
+        table.add_row(f"[bold]{name}[/bold]", task.title, task.metric_name, synthetic, task.about_data)
     console.print(table)
     for name in TASKS:
         console.print(_presets_of(name))

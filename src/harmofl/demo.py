@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from harmofl import api
 from harmofl.errors import UsageError
 from harmofl.federation.records import RunFolder
@@ -44,7 +46,7 @@ def harmonized_samples(folder: Path) -> Figure:
     model, task, settings, _ = open_model(folder)
     rows = {}
     with evaluating(model):
-        for name in task.sites:
-            images = task.load_site(name, settings.data).test[name].images[:IMAGES_PER_SITE]
+        for name in task.sites_of(settings.data):
+            images = task.load_site(name, settings.data).test[name].load(torch.arange(IMAGES_PER_SITE)).images
             rows[name] = {"before": images, "after harmonization": model.harmonizer(images)}
     return figures.image_grid(rows, gray=task.name == "prostate")

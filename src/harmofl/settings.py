@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
 
@@ -21,6 +22,17 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Tree = dict[str, Any]
 
 
+def check_intensity(value: Any) -> str | list[float]:
+    """Return a valid choice of what becomes [0, 1], or say which there are."""
+    if isinstance(value, str) and value in ("auto", "percentile", "range"):
+        return value
+    if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
+        low, high = map(float, value)
+        if math.isfinite(low) and math.isfinite(high) and low < high:
+            return [low, high]
+    raise ValueError("'auto', 'percentile', 'range' or [low, high] with low below high")
+
+
 class Section(BaseModel):
     """A part of the settings: frozen, and strict about names."""
 
@@ -30,13 +42,44 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Which images, and how they are divided."""
 
-    images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
-    size: Annotated[int, Field(ge=16)] = Field(96, description="height and width of the network's input, in pixels")
+    folder: str | None = Field(None, description="where the images lie; without it the task's phantom is used")
+    sites: list[str] | None = Field(None, min_length=1, description="which sites take part; all of them if unset")
+    hold_out_site: str | None = Field(None, description="a site that takes no part; the final model is scored on it")
+    size: Annotated[int, Field(ge=16, le=4096)] = Field(
+        96, description="height and width of the network's input, in pixels"
+    )
+    resize: bool = Field(False, description="scale images to the size; otherwise larger ones are cut into tiles")
+    color: Literal["as-is", "grey", "rgb"] = Field("as-is", description="what to make of an image's channels")
+    intensity: Annotated[str | list[float], BeforeValidator(check_intensity)] = Field(
+        "auto",
+        description="what becomes [0, 1]: percentile (minimum to 99th percentile of the image or volume), range "
+        "(minimum to maximum), or [low, high]; auto: 0 to 255 for 8-bit images, else percentile",
+    )
+    slices: Literal["all", "with-prostate", "with-foreground"] = Field(
+        "all", description="of a volume; the other two mean slices that hold something of the mask"
+    )
+    neighbours: Annotated[int, Field(ge=0, le=5)] = Field(
+        0, description="slices on each side that join a volume's slice as channels"
+    )
+    channels: Positive | None = Field(None, description="of the network's input; found in the data if unset")
+    classes: list[str] | None = Field(
+        None,
+        min_length=2,
+        description="labels in the manifest, or values in the masks (the first is background); found if unset",
+    )
+    limit: Annotated[int, Field(ge=3)] | None = Field(
+        None, description="at most so many images (slices, tiles) per site, drawn by data.seed"
+    )
+    site_sizes: Literal["all", "smallest"] = Field(
+        "all", description="training images of a folder's sites: as they are, or cut to the smallest site's number"
+    )
+    split_by: Literal["patient", "image"] = Field("patient", description="what a split never tears apart")
+    cache: str | None = Field(None, description="folder for decoded images; the user's cache folder if unset")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
+    images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
     shift: Annotated[float, Field(ge=0, le=3)] = Field(
         1.0, description="how different a phantom's sites look: 0 all alike, 1 like real hospitals"
     )
-    split_by: Literal["patient", "image"] = Field("patient", description="what a split never tears apart")
 
 
 class ModelSettings(Section):
@@ -65,6 +108,9 @@ class TrainingSettings(Section):
     second_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="Adam's second beta")
     weight_decay: Annotated[float, Field(ge=0)] = Field(1e-4, description="L2 penalty of the optimizer")
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="between rounds")
+    loss: Literal["cross-entropy", "dice", "dice-cross-entropy"] = Field(
+        "cross-entropy", description="what training lowers; the last is the sum of the other two"
+    )
     gradient_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest gradient norm")
     augmentation: Literal["none", "dihedral"] = Field("none", description="dihedral: rotations by 90°, flips")
 
@@ -100,8 +146,15 @@ class Settings(Section):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-FREE_TO_CHANGE = ("federation.workers", "federation.timeout", "federation.quorum")
+FREE_TO_CHANGE = ("federation.workers", "federation.timeout", "federation.quorum", "data.cache")
 """Settings that a resumed run may change, as they do not change its results."""
+
+
+FOLDER = "folder"
+"""The part of a preset that counts for images of a folder, not of a phantom."""
+
+FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "hold_out_site")
+"""Data settings that belong to one folder and mean nothing for another."""
 
 
 def resolve(
@@ -127,7 +180,7 @@ def resolve(
         raise unknown_name("preset", preset, chosen_task.presets)
 
     written = written.for_run(chosen_task.name, chosen, preset)
-    base = dict(chosen_task.presets[preset])
+    base = preset_values(chosen_task.presets[preset], given.folder or written.folder)
     of_preset = _wishes_for(chosen, base.pop("method", {}))
     chosen = chosen.with_settings(**(of_preset | written.of_method | given.of_method))
     tree: Tree = {}
@@ -136,10 +189,15 @@ def resolve(
     names = {"task": chosen_task.name, "preset": preset, "method": {"name": chosen.key} | chosen.settings}
     settings = _validated(tree | names)
     _check_requirements(settings, chosen)
-    if settings.data.images < chosen_task.fewest_images:
-        fewest = f"{chosen_task.name} needs at least {chosen_task.fewest_images}"
-        raise UsageError(f"data.images = {settings.data.images}: {fewest}")
+    chosen_task.check(settings)
     return settings, chosen
+
+
+def preset_values(preset: Mapping[str, Any], folder: str | None) -> Tree:
+    """What a preset sets: some of it, under `folder`, for images of a folder only."""
+    values = dict(preset)
+    of_folder = values.pop(FOLDER, {})
+    return merged(values, of_folder) if folder else values
 
 
 @dataclass(frozen=True)
@@ -165,17 +223,28 @@ class Source:
         settings = {name: value for name, value in of_method.items() if name != "name"}
         return cls(task, method, preset, sections, settings)
 
+    @property
+    def folder(self) -> str | None:
+        """Where the images lie, if it says so."""
+        data = self.sections.get("data", {})
+        folder: str | None = data.get("folder") if isinstance(data, dict) else None
+        return folder
+
     def for_run(self, task: str, method: Method, preset: str) -> Source:
         """What in it is the user's own, if it was written for another run: the rest came from what it named."""
         same_method = self.method is None or method.is_called(self.method)
         if same_method and self.task in (None, task) and self.preset in (None, preset):
             return self
-        before, _ = resolve(self.task or task, method if same_method else self.method, self.preset or preset)
+        where = {"data.folder": self.folder} if self.folder else {}
+        of_method = method if same_method else self.method
+        before, _ = resolve(self.task or task, of_method, self.preset or preset, overrides=where)
         usual = flat(before.model_dump(mode="json"))
         values = flat({**self.sections, "method": self.of_method})
         own = tree_of({name: value for name, value in values.items() if name not in usual or usual[name] != value})
-        of_method = own.pop("method", {})
-        return replace(self, sections=own, of_method=of_method if same_method else {})
+        if self.task not in (None, task) and "data" in own:
+            own["data"] = {name: value for name, value in own["data"].items() if name not in FOUND_IN_DATA}
+        own_of_method = own.pop("method", {})
+        return replace(self, sections=own, of_method=own_of_method if same_method else {})
 
 
 def _find_method(name: str | Method | None) -> Method:

@@ -47,7 +47,7 @@ def test_drift_is_the_mean_over_steps_of_the_squared_distance_to_the_start(tmp_p
     for _ in range(2):
         order = torch.randperm(len(images), generator=generator)
         for chosen in order.split(settings.training.batch_size):
-            loss = task.loss(network(images.images[chosen]), images.targets[chosen])
+            loss = task.loss(settings)(network(images.images[chosen]), images.targets[chosen])
             gradients = torch.autograd.grad(loss, list(network.parameters()))
             with torch.no_grad():
                 for weight, gradient in zip(network.parameters(), gradients, strict=True):

@@ -261,7 +261,7 @@ def test_fedbn_is_scored_with_the_sites_own_batch_norms_of_that_round(tmp_path: 
             assert torch.equal(state[name], tensor), name
         images = task.load_site(site, settings.data).val[site]
         with api.threads(1), torch.no_grad():
-            again = score(model, task, images, settings.training.batch_size, thorough=False)
+            again = score(model, task, settings, images, thorough=False)
         (recorded,) = [
             r for r in records(tmp_path / "run") if (r["round"], r["site"], r["phase"]) == (best, site, "val")
         ]

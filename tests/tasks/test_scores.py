@@ -3,12 +3,33 @@ import torch
 from torch import Tensor
 
 from harmofl.data.images import LabelledImages
-from harmofl.tasks.scores import classification_scores, dice, segmentation_scores
+from harmofl.tasks.scores import ClassificationScorer, Scorer, Scores, SegmentationScorer, dice
 
 
 def labelled(targets: Tensor, groups: list[int] | None = None) -> LabelledImages:
     images = torch.zeros(len(targets), 1, *targets.shape[1:])
     return LabelledImages(images, targets, torch.tensor(groups or list(range(len(targets)))))
+
+
+def scored(scorer: Scorer, logits: list[Tensor], truth: LabelledImages) -> Scores:
+    """The scores of logits that come in several batches."""
+    start = 0
+    for batch in logits:
+        scorer.add(batch, truth.at(torch.arange(start, start + len(batch))))
+        start += len(batch)
+    return scorer.scores()
+
+
+def classification_scores(
+    logits: list[Tensor], truth: LabelledImages, thorough: bool = False, num_classes: int = 2
+) -> Scores:
+    return scored(ClassificationScorer(num_classes, thorough), logits, truth)
+
+
+def segmentation_scores(
+    logits: list[Tensor], truth: LabelledImages, thorough: bool = False, num_classes: int = 2
+) -> Scores:
+    return scored(SegmentationScorer(num_classes, thorough), logits, truth)
 
 
 def margins(*values: float) -> Tensor:

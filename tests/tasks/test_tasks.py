@@ -7,11 +7,15 @@ from harmofl.errors import UsageError
 from harmofl.methods.catalogue import centralized, fedavg, harmofl
 from harmofl.methods.harmonizers import AmplitudeNormalization
 from harmofl.settings import DataSettings, resolve
-from harmofl.tasks import TASKS, find
+from harmofl.tasks import PAPER_TASKS, find
 from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss
 from harmofl.tasks.task import POOLED
 
 IMAGES = {"histology": 24, "nuclei": 20, "prostate": 10}
+
+
+def sites_of(task: str) -> tuple[str, ...]:
+    return find(task).sites_of(tiny(task))
 
 
 def tiny(task: str) -> DataSettings:
@@ -23,7 +27,7 @@ def tiny(task: str) -> DataSettings:
 )
 def test_a_task_has_the_papers_number_of_sites_and_its_metric(name: str, num_sites: int, metric: str) -> None:
     task = find(name)
-    assert (task.name, len(set(task.sites)), task.metric_name) == (name, num_sites, metric)
+    assert (task.name, len(set(sites_of(name))), task.metric_name) == (name, num_sites, metric)
 
 
 def test_an_unknown_task_suggests_the_nearest() -> None:
@@ -31,13 +35,13 @@ def test_an_unknown_task_suggests_the_nearest() -> None:
         find("prostat")
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", PAPER_TASKS)
 def test_a_site_holds_images_between_zero_and_one_split_by_patient(name: str) -> None:
-    task = find(name)
-    site = task.load_site(task.sites[1], tiny(name))
-    parts = [site.train, site.val[task.sites[1]], site.test[task.sites[1]]]
+    task, second = find(name), sites_of(name)[1]
+    site = task.load_site(second, tiny(name))
+    parts = [site.train, site.val[second], site.test[second]]
     groups = [set(part.groups.tolist()) for part in parts]
-    assert site.val.keys() == site.test.keys() == {task.sites[1]}
+    assert site.val.keys() == site.test.keys() == {second}
     assert all(groups)
     assert sum(map(len, groups)) == len(set.union(*groups))
     for part in parts:
@@ -45,14 +49,14 @@ def test_a_site_holds_images_between_zero_and_one_split_by_patient(name: str) ->
         assert part.images.dtype == torch.float32
         assert 0 <= part.images.min() <= part.images.max() <= 1
         assert part.targets.dtype == torch.int64
-        assert set(part.targets.unique().tolist()) <= set(range(task.num_classes))
+        assert set(part.targets.unique().tolist()) <= set(range(len(task.classes)))
         assert part.targets.shape == ((len(part),) if name == "histology" else (len(part), 16, 16))
 
 
 def test_the_pooled_site_trains_on_the_union_and_scores_each_site() -> None:
     task = find("histology")
     pooled = task.load_site(POOLED, tiny("histology"))
-    alone = [task.load_site(site, tiny("histology")) for site in task.sites]
+    alone = [task.load_site(site, tiny("histology")) for site in sites_of("histology")]
     assert torch.equal(pooled.train.images, torch.cat([site.train.images for site in alone]))
     assert len(pooled.train.groups.unique()) == sum(len(site.train.groups.unique()) for site in alone)
     for site in alone:
@@ -62,8 +66,9 @@ def test_the_pooled_site_trains_on_the_union_and_scores_each_site() -> None:
 
 def test_one_participant_trains_where_images_are_pooled_and_every_site_otherwise() -> None:
     task = find("histology")
-    assert task.participants(fedavg) == task.sites
-    assert task.participants(centralized) == (POOLED,)
+    data = tiny("histology")
+    assert task.participants(fedavg, data) == sites_of("histology")
+    assert task.participants(centralized, data) == (POOLED,)
 
 
 def test_a_model_has_the_methods_harmonizer_for_the_tasks_images() -> None:

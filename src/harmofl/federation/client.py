@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 from torch.optim import Optimizer
 
-from harmofl.data.images import LabelledImages, Site, seed_of
+from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -134,7 +134,7 @@ class Client:
         self, batches: Iterator[tuple[Tensor, Tensor]], optimizer: Optimizer, previous: State
     ) -> tuple[Scores, int]:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
-        network = self.model.network
+        network, loss = self.model.network, self.task.loss(self.settings)
         weights = list(network.parameters())
         start = [weight.detach().clone() for weight in weights]
         terms = self._penalty_terms(start, previous)
@@ -147,10 +147,10 @@ class Client:
 
             def compute_loss(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
                 if not terms:
-                    return self.task.loss(network(inputs), targets)
+                    return loss(network(inputs), targets)
                 logits, representation = network.represent(inputs)
                 batch = Batch(weights, inputs, representation)
-                return torch.stack([self.task.loss(logits, targets), *(term(batch) for term in terms)]).sum()
+                return torch.stack([loss(logits, targets), *(term(batch) for term in terms)]).sum()
 
             total_loss += self.method.step(network, optimizer, compute_loss) * len(inputs)
             with torch.no_grad():
@@ -207,22 +207,19 @@ class Client:
         with evaluating(self.model):
             return {phase: self._score_each(images, thorough) for phase, images in parts.items()}
 
-    def _score_each(self, sites: Mapping[str, LabelledImages], thorough: bool) -> dict[str, Scores]:
-        return {
-            name: score(self.model, self.task, images, self.settings.training.batch_size, thorough)
-            for name, images in sites.items()
-        }
+    def _score_each(self, sites: Mapping[str, ImageSet], thorough: bool) -> dict[str, Scores]:
+        return {name: score(self.model, self.task, self.settings, images, thorough) for name, images in sites.items()}
 
 
-def score(model: Model, task: Task, images: LabelledImages, batch_size: int, thorough: bool) -> Scores:
-    """Loss, metric and secondary metrics of a model in eval mode over all images."""
+def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
+    """Loss, metric and secondary metrics of a model in eval mode over all images; a batch is in memory at a time."""
     device = next(model.parameters()).device
-    logits, total = [], 0.0
-    for batch in images.batches(batch_size):
-        outputs = model(to_device(batch.images, device)).cpu()
-        total += float(task.loss(outputs, batch.targets)) * len(batch)
-        logits.append(outputs)
-    return {"loss": total / len(images)} | task.score(logits, images, thorough)
+    loss, scorer, total = task.loss(settings), task.scorer(settings.data, thorough), 0.0
+    for batch in images.batches(settings.training.batch_size):
+        logits = model(to_device(batch.images, device)).cpu()
+        total += float(loss(logits, batch.targets)) * len(batch)
+        scorer.add(logits, batch)
+    return {"loss": total / len(images)} | scorer.scores()
 
 
 def keeps_a_part(model: Model, shared: Sequence[str]) -> bool:

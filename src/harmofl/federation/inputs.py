@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from harmofl.data.augmentation import dihedral
-from harmofl.data.images import LabelledImages
+from harmofl.data.images import ImageSet
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
@@ -20,39 +20,46 @@ LARGEST_CACHE = 2**30
 class TrainingInputs:
     """Makes batches; harmonized images are kept from round to round where that changes nothing, not a single bit."""
 
-    def __init__(self, train: LabelledImages, training: TrainingSettings, device: torch.device) -> None:
+    def __init__(self, train: ImageSet, training: TrainingSettings, device: torch.device) -> None:
         self._train = train
         self._training = training
         self._device = device
         self._harmonized: Tensor | None = None
+        self._targets: Tensor | None = None
         self._made_with: State = {}
 
     def batches(self, harmonizer: Harmonizer, learns: bool, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of all local epochs, on the device; `learns`: the harmonizer still changes."""
-        keeps = not learns and self._training.augmentation == "none" and self._train.images.nbytes <= LARGEST_CACHE
-        harmonized = self._all_harmonized(harmonizer) if keeps else None
+        kept = self._kept(harmonizer, learns)
         for _ in range(self._training.local_epochs):
             order = torch.randperm(len(self._train), generator=generator)
             for indices in in_batches(order, self._training.batch_size):
-                targets = self._train.targets[indices]
-                if harmonized is not None:
-                    inputs = harmonized[indices].to(self._device)
+                if kept is not None:
+                    harmonized, targets = kept[0][indices], kept[1][indices]
+                    inputs = harmonized.to(self._device)
                 else:
-                    images = self._train.images[indices]
+                    batch = self._train.load(indices)
+                    images, targets = batch.images, batch.targets
                     if self._training.augmentation == "dihedral":
                         images, targets = dihedral(images, targets, generator)
                     inputs = harmonizer(images.to(self._device))
                 yield inputs.to(memory_format=torch.channels_last), targets.to(self._device)
 
-    def _all_harmonized(self, harmonizer: Harmonizer) -> Tensor:
+    def _kept(self, harmonizer: Harmonizer, learns: bool) -> tuple[Tensor, Tensor] | None:
+        """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""
         state = snapshot(harmonizer)
-        if not state:  # nothing is harmonized
-            return self._train.images
-        if self._harmonized is None or not _same(state, self._made_with):
-            batches = self._train.batches(self._training.batch_size)
-            self._harmonized = torch.cat([harmonizer(batch.images.to(self._device)).cpu() for batch in batches])
+        unchanged = not learns and self._training.augmentation == "none"
+        if not (state and unchanged and self._train.nbytes <= LARGEST_CACHE):
+            return None
+        if self._harmonized is None or self._targets is None or not _same(state, self._made_with):
+            parts = [
+                (harmonizer(batch.images.to(self._device)).cpu(), batch.targets)
+                for batch in self._train.batches(self._training.batch_size)
+            ]
+            self._harmonized = torch.cat([images for images, _ in parts])
+            self._targets = torch.cat([targets for _, targets in parts])
             self._made_with = state
-        return self._harmonized
+        return self._harmonized, self._targets
 
 
 def _same(first: State, second: State) -> bool:

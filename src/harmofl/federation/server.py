@@ -55,6 +55,7 @@ class Server:
         self.folder = folder
         self.run_identifier = run
         self.watch = watch
+        self.sites = task.sites_of(settings.data)
         model = task.build_model(settings, method)
         if settings.model.initial:
             start_from(model.network, Path(settings.model.initial))
@@ -276,11 +277,25 @@ class Server:
             num_scored += 1
         self._require_quorum(num_scored, sites, progress.round, records)
         self._write_model(selected[sites[0]][0], selection)
-        self.folder.append(records)
+        unseen = self._unseen_record(progress.round)
+        self.folder.append(records + unseen)
         seconds = progress.seconds + time.perf_counter() - started
-        summary = summarize(self.task, self.method, self.settings, selection, records, seconds)
+        summary = summarize(self.task, self.method, self.settings, selection, records + unseen, seconds)
         self.folder.finish(summary)
         return summary
+
+    def _unseen_record(self, number: int) -> list[Record]:
+        """The scores at the hospital that took no part, if there is one."""
+        site = self.settings.data.hold_out_site
+        if site is None:
+            return []
+        from harmofl.inference.evaluation import score_unseen
+
+        scores, note = score_unseen(self.folder.model, self.settings, self.method)
+        record: Record = {"round": number, "site": site, "phase": "unseen"} | dict(scores)
+        record |= {"note": note} if note else {}
+        self.watch(record)
+        return [record]
 
     def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, tuple[Progress, int]]:
         """For each site, the checkpoint and the round of its selected model."""
@@ -300,14 +315,14 @@ class Server:
         """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""
         best = None if selection.per_site else chosen.round
         if self.has_own_parts:
-            describe_model(self.folder.model, self.task, self.settings, self.task.sites, best)
+            describe_model(self.folder.model, self.task, self.settings, self.sites, best)
             return
         model = self.task.build_model(self.settings, self.method)
         load(model.network, chosen.state)
         if chosen.measurement:
             model.harmonizer.receive(chosen.measurement)
         model.harmonizer.freeze()
-        write_model(self.folder.model, model, self.task, self.settings, self.task.sites, best)
+        write_model(self.folder.model, model, self.task, self.settings, self.sites, best)
 
 
 def start_from(network: nn.Module, folder: Path) -> None:

@@ -21,7 +21,8 @@ def summarize(
 ) -> Record:
     """The test scores of the selected model, per site, and what is needed to read them."""
     selected = {record["site"]: record for record in records if record.get("selected")}
-    scores = {site: selected[site]["metric"] for site in task.sites if site in selected}
+    sites = task.sites_of(settings.data)
+    scores = {site: selected[site]["metric"] for site in sites if site in selected}
     spread = statistics.stdev(scores.values()) if len(scores) > 1 else 0.0
     return {
         "task": task.name,
@@ -33,11 +34,18 @@ def summarize(
         "metric_name": task.metric_name,
         **_best_rounds(selection),
         "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
-        "missing": [site for site in task.sites if site not in scores],
+        "missing": [site for site in sites if site not in scores],
+        **_unseen(records),
         "details": {site: _details(selected[site]) for site in scores},
         "versions": {"harmofl": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "seconds": seconds,
     }
+
+
+def _unseen(records: Sequence[Record]) -> Record:
+    """The scores at a hospital that took no part; they count in no average."""
+    found = {record["site"]: _details(record) for record in records if record["phase"] == "unseen"}
+    return {"unseen": found} if found else {}
 
 
 def _best_rounds(selection: Selection) -> Record:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from harmofl.errors import UsageError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
@@ -20,6 +21,7 @@ from harmofl.tasks import find as find_task
 
 if TYPE_CHECKING:
     from harmofl.federation.workers import Workers
+    from harmofl.tasks.task import Source
 
 
 class Transport(Protocol):
@@ -52,20 +54,24 @@ class Clients:
     method: Method
     folder: Path
     _made: dict[str, Client] = field(default_factory=dict)
+    _source: Source | None = None
 
     def answer(self, site: str, request: Request) -> Reply:
         """Let one site answer."""
         try:
             return self._client(site).answer(request)
-        except Exception as error:  # its data could not be loaded
+        except UsageError as error:  # its data could not be loaded
+            return Reply(site, error=str(error))
+        except Exception as error:
             return Reply(site, error=f"{type(error).__name__}: {error}")
 
     def _client(self, site: str) -> Client:
         if site not in self._made:
             task, run = find_task(self.settings.task), RunFolder(self.folder)
+            self._source = self._source or task.open(self.settings.data)
             model = next((client.model for client in self._made.values()), None)
             self._made[site] = Client(
-                site=task.load_site(site, self.settings.data),
+                site=task.load_site(site, self.settings.data, self._source),
                 task=task,
                 method=self.method,
                 settings=self.settings,
@@ -80,7 +86,7 @@ class InProcess:
     """All sites in this process, one after the other."""
 
     def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
-        self._sites = find_task(settings.task).participants(method)
+        self._sites = find_task(settings.task).participants(method, settings.data)
         self._threads = settings.federation.threads
         self._clients = Clients(settings, method, folder)
 
@@ -112,7 +118,7 @@ def threads(count: int) -> Iterator[None]:
 
 def num_workers(settings: Settings, method: Method) -> int:
     """As many as asked for, or one per core; never more than there are sites."""
-    num_sites = len(find_task(settings.task).participants(method))
+    num_sites = len(find_task(settings.task).participants(method, settings.data))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = settings.federation.workers or max(1, cores // settings.federation.threads)
     return min(wanted, num_sites)

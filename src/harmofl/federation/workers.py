@@ -93,7 +93,7 @@ class Workers:
     """Several processes train sites side by side; results do not depend on their number."""
 
     def __init__(self, settings: Settings, method: Method, folder: Path, count: int) -> None:
-        self._sites = find_task(settings.task).participants(method)
+        self._sites = find_task(settings.task).participants(method, settings.data)
         self._arguments = (settings, method, folder)
         worker_context()  # its clean process imports what workers need ...
         for name in SLOW_IMPORTS:  # ... while this one imports the same, for the server

@@ -31,19 +31,28 @@ def write_model(
 
 def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None) -> None:
     """Write `model.json`; without weights beside it, each site's own model lies in `sites/NAME/`."""
-    size = settings.data.size
+    channels, height, width = task.image_shape(settings.data)
     description = {
         "task": task.name,
         "title": task.title,
         "network": settings.model.model_dump(exclude_none=True),
-        "input": {"channels": task.channels, "height": size, "width": size, "range": [0, 1]},
-        "classes": task.num_classes,
+        "input": {"channels": channels, "height": height, "width": width, "range": [0, 1]},
+        "classes": list(task.classes_of(settings.data)),
         "sites": list(sites),
         "best_round": best_round,
-        "settings": settings.model_dump(mode="json", exclude_none=True),
+        "synthetic": settings.data.folder is None,
+        "settings": shareable(settings),
         "version": __version__,
     }
     write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
+
+
+def shareable(settings: Settings) -> dict[str, Any]:
+    """The settings without the paths of the machine that trained: a model folder is made to be handed on."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    values["data"] = {name: value for name, value in values["data"].items() if name not in ("folder", "cache")}
+    values["model"] = {name: value for name, value in values["model"].items() if name != "initial"}
+    return values
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -83,6 +92,11 @@ def open_model(
     return model.eval(), task, settings, method
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether every site has the same model."""
+    return (folder / "model.safetensors").exists()
+
+
 def metric_name(folder: Path) -> str:
     """What the scores of a model are called."""
     return find_task(read_description(folder)["task"]).metric_name
@@ -96,7 +110,7 @@ def first_misfit(error: RuntimeError) -> str:
 def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None) -> Path:
     if site is not None and site not in description["sites"]:
         raise unknown_name("site", site, description["sites"])
-    if (folder / "model.safetensors").exists():  # the same model at every site
+    if is_whole(folder):
         return folder
     if site is None:
         sites = ", ".join(description["sites"])

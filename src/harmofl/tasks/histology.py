@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+from pathlib import Path
 
 from harmofl.data.images import LabelledImages
+from harmofl.data.layouts import camelyon17
 from harmofl.data.phantoms import histology as phantom
+from harmofl.data.samples import Listing
 from harmofl.settings import DataSettings
 from harmofl.tasks.presets import with_common_presets
-from harmofl.tasks.scores import classification_scores
-from harmofl.tasks.task import Task
+from harmofl.tasks.task import Phantom, Task
 
 PAPER = {
-    "data": {"size": 96, "images": 4000},
+    "data": {"size": 96, "images": 4000, "resize": True, "site_sizes": "smallest"},
     "model": {"network": "densenet121", "features": 64},
     "training": {
         "rounds": 100,
@@ -21,17 +22,20 @@ PAPER = {
         "learning_rate": 1e-3,
         "momentum": 0.9,
         "weight_decay": 1e-4,
+        "loss": "cross-entropy",
     },
 }
 SMALL = {
     "data": {"size": 48, "images": 1000},
     "model": {"network": "densenet-small", "features": 16},
     "training": {"rounds": 16, "batch_size": 32, "learning_rate": 1e-2, "learning_rate_schedule": "cosine"},
+    "folder": {"data": {"size": 96, "limit": 2000}},
 }
 SMOKE = {
     "data": {"size": 32, "images": 24},
     "model": {"features": 8},
     "training": {"rounds": 2, "batch_size": 8},
+    "folder": {"data": {"size": 32, "limit": 60}},
 }
 
 
@@ -40,16 +44,20 @@ def make_images(site: str, data: DataSettings) -> LabelledImages:
     return phantom.make_site(site, data.images, data.size, data.shift, data.seed)
 
 
+def list_samples(folder: Path, kept: Path) -> Listing:
+    """Camelyon17 in the WILDS layout."""
+    return camelyon17.list_samples(folder, kept / "listing.jsonl")
+
+
 task = Task(
     name="histology",
     title="breast histology classification",
+    kind="classification",
     metric_name="accuracy",
-    sites=phantom.SITES,
-    num_classes=2,
-    channels=3,
-    make_images=make_images,
-    loss=F.cross_entropy,
-    score=classification_scores,
+    layout=list_samples,
+    about_data="Camelyon17 patches in the WILDS layout; a site is a center",
     presets=with_common_presets(PAPER, SMALL, SMOKE),
-    fewest_images=3 * phantom.IMAGES_PER_PATIENT,
+    classes=("normal", "tumor"),
+    channels=3,
+    phantom=Phantom(phantom.SITES, make_images, fewest_images=3 * phantom.IMAGES_PER_PATIENT),
 )

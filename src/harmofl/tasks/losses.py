@@ -1,14 +1,18 @@
-"""The segmentation losses, from MONAI.
+"""What training lowers; the segmentation losses are MONAI's.
 
 Dice is taken over the batch, not per image: a slice without foreground then still gives a useful gradient.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @cache
@@ -28,3 +32,11 @@ def dice_and_cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
     """Cross-entropy plus 1 − soft Dice."""
     loss: Tensor = _loss("DiceCELoss")(logits, masks[:, None])
     return loss
+
+
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": F.cross_entropy,
+    "dice": dice_loss,
+    "dice-cross-entropy": dice_and_cross_entropy,
+}
+"""By the name in the settings."""

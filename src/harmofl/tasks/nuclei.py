@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from harmofl.data.images import LabelledImages
+from harmofl.data.layouts import nuclei as layout
 from harmofl.data.phantoms import nuclei as phantom
+from harmofl.data.samples import Listing
 from harmofl.settings import DataSettings
-from harmofl.tasks.losses import dice_loss
 from harmofl.tasks.presets import with_common_presets
-from harmofl.tasks.scores import segmentation_scores
-from harmofl.tasks.task import Task
+from harmofl.tasks.task import Phantom, Task
 
 PAPER = {
     "data": {"size": 256, "images": 200},
@@ -23,7 +24,9 @@ PAPER = {
         "momentum": 0.9,
         "second_momentum": 0.99,
         "weight_decay": 1e-4,
+        "loss": "dice",
     },
+    "folder": {"data": {"resize": True}},
 }
 SMALL = {
     "data": {"size": 64, "images": 160},
@@ -32,11 +35,13 @@ SMALL = {
     # training of a small network never gets over.
     "method": {"moon": {"mu": 0.05}},
     "training": {"rounds": 12, "batch_size": 4, "learning_rate": 2e-3, "learning_rate_schedule": "cosine"},
+    "folder": {"data": {"size": 128, "resize": False, "limit": 150}},
 }
 SMOKE = {
     "data": {"size": 32, "images": 20},
     "model": {"features": 4},
     "training": {"rounds": 2},
+    "folder": {"data": {"size": 64, "limit": 30}},
 }
 
 SITE_SIZES = (1.0, 0.8, 0.6, 0.5, 0.7, 0.4)
@@ -50,15 +55,20 @@ def make_images(site: str, data: DataSettings) -> LabelledImages:
     return replace(images, targets=(images.targets > 0).long())
 
 
+def list_samples(folder: Path, kept: Path) -> Listing:
+    """MoNuSAC2020, MoNuSeg2018 and TNBC, whichever are there."""
+    return layout.list_samples(folder)
+
+
 task = Task(
     name="nuclei",
     title="nuclei segmentation",
+    kind="segmentation",
     metric_name="dice",
-    sites=phantom.SITES,
-    num_classes=2,
-    channels=3,
-    make_images=make_images,
-    loss=dice_loss,
-    score=segmentation_scores,
+    layout=list_samples,
+    about_data="MoNuSAC2020 (a site is an organ), MoNuSeg2018 and TNBC as downloaded, whichever are there",
     presets=with_common_presets(PAPER, SMALL, SMOKE),
+    classes=("background", "nucleus"),
+    channels=3,
+    phantom=Phantom(phantom.SITES, make_images),
 )

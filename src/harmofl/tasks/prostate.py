@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from harmofl.data.images import LabelledImages
+from harmofl.data.layouts import prostate as layout
 from harmofl.data.phantoms import prostate as phantom
+from harmofl.data.samples import Listing
 from harmofl.settings import DataSettings
-from harmofl.tasks.losses import dice_and_cross_entropy
 from harmofl.tasks.presets import with_common_presets
-from harmofl.tasks.scores import segmentation_scores
-from harmofl.tasks.task import Task
+from harmofl.tasks.task import Phantom, Task
 
 PAPER = {
-    "data": {"size": 384, "images": 30},
+    "data": {
+        "size": 384,
+        "images": 30,
+        "resize": True,
+        "intensity": "percentile",
+        "neighbours": 1,
+        "site_sizes": "smallest",
+    },
     "model": {"network": "unet", "features": 32},
     "training": {
         "rounds": 500,
@@ -22,7 +31,9 @@ PAPER = {
         "second_momentum": 0.99,
         "weight_decay": 1e-4,
         "augmentation": "dihedral",
+        "loss": "dice-cross-entropy",
     },
+    "folder": {"data": {"slices": "with-prostate"}},
 }
 SMALL = {
     "data": {"size": 48, "images": 24},
@@ -34,11 +45,13 @@ SMALL = {
         "learning_rate_schedule": "cosine",
         "augmentation": "none",
     },
+    "folder": {"data": {"size": 128, "slices": "all", "limit": 300, "site_sizes": "all"}},
 }
 SMOKE = {
     "data": {"size": 32, "images": 10},
     "model": {"features": 4},
     "training": {"rounds": 2, "batch_size": 8},
+    "folder": {"data": {"size": 48, "limit": 60}},
 }
 
 SLICES = 8
@@ -50,15 +63,20 @@ def make_images(site: str, data: DataSettings) -> LabelledImages:
     return phantom.make_site(site, data.images, SLICES, data.size, data.shift, data.seed)
 
 
+def list_samples(folder: Path, kept: Path) -> Listing:
+    """Pairs of NIfTI files, one folder per site."""
+    return layout.list_samples(folder)
+
+
 task = Task(
     name="prostate",
     title="prostate MRI segmentation",
+    kind="segmentation",
     metric_name="dice",
-    sites=phantom.SITES,
-    num_classes=2,
-    channels=3,
-    make_images=make_images,
-    loss=dice_and_cross_entropy,
-    score=segmentation_scores,
+    layout=list_samples,
+    about_data="CaseNN.nii.gz with CaseNN_segmentation.nii.gz; every folder with such pairs is a site",
     presets=with_common_presets(PAPER, SMALL, SMOKE),
+    classes=("background", "prostate"),
+    channels=3,
+    phantom=Phantom(phantom.SITES, make_images),
 )

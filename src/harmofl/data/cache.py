@@ -1,0 +1,294 @@
+"""Decoded images on disk: made once, found again by their content, mapped into memory page by page.
+
+An entry is a folder that is complete from the moment it has its name: it is written under another name and then
+renamed, so a killed process leaves nothing that looks whole, and of two processes that make the same one wins.
+The whole cache may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harmofl.data.preparation import Planes, widened
+from harmofl.data.scans import Mask
+from harmofl.errors import RunError
+from harmofl.files import PART, write_whole
+
+ABANDONED_AFTER = 24 * 3600
+"""Seconds after which a half-made entry belongs to no living process."""
+
+THREADS = max(2, min(8, os.cpu_count() or 2))
+"""Decoders spend their time outside of Python's lock, or waiting for the disk."""
+
+
+def default_cache() -> Path:
+    """The user's cache folder; HARMOFL_CACHE names another."""
+    named = os.environ.get("HARMOFL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harmofl"
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One sample as the network sees it, with what is worth knowing of the original."""
+
+    planes: Planes
+    masks: Mask | None
+    tiles: int
+    """Planes per slice."""
+    facts: dict[str, float]
+    """height, width, slices, channels, minimum, mean, maximum of the original."""
+    values: list[int]
+    """The mask's distinct values."""
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """What a careful owner would want to know, each after "image" or "mask"."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All samples of a site in one place."""
+
+    planes: Planes
+    masks: NDArray[Any] | None
+    sample: NDArray[np.int64]
+    """(P,) the sample that a plane belongs to."""
+    slice: NDArray[np.int64]
+    """(P,) its place among the sample's slices."""
+    tiles: NDArray[np.int64]
+    """(samples,) planes per slice."""
+    foreground: NDArray[np.int64]
+    """(P,) pixels of the mask that are not zero."""
+    facts: dict[str, NDArray[np.float64]]
+    values: list[list[int]]
+    """The distinct mask values of each sample."""
+    notes: list[list[tuple[str, str]]]
+    """The notes of each sample."""
+
+
+class Cache:
+    """Where entries and fingerprints lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, key: str) -> Entry | None:
+        """The entry of that key, if there is one that is whole."""
+        place = self._place(key)
+        try:
+            index = json.loads((place / "index.json").read_text(encoding="utf-8"))
+            arrays = np.load(place / "index.npz", allow_pickle=False)
+            with arrays:
+                loaded = {name: arrays[name] for name in arrays.files}
+            planes = _mapped(place / "planes.bin", index["planes"])
+            masks = _mapped(place / "masks.bin", index["masks"]) if index["masks"] else None
+            own = {name: loaded[name] for name in ("sample", "slice", "tiles", "foreground")}
+            values = index["values"]
+            notes = [[(which, note) for which, note in of_sample] for of_sample in index["notes"]]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+            shutil.rmtree(place, ignore_errors=True)  # damaged, so made again
+            return None
+        facts = {name.removeprefix("fact."): array for name, array in loaded.items() if name.startswith("fact.")}
+        return Entry(planes=planes, masks=masks, facts=facts, values=values, notes=notes, **own)
+
+    def make(self, key: Callable[[], str], decoded: Iterable[Decoded]) -> Entry:
+        """Write an entry from samples that come one by one, and few are in memory; its key is asked for at the end."""
+        half_made = self.folder / "decoded"
+        try:
+            half_made.mkdir(parents=True, exist_ok=True)
+            self._remove_abandoned(half_made)
+            with tempfile.TemporaryDirectory(dir=half_made, suffix=PART, ignore_cleanup_errors=True) as temporary:
+                _write_entry(Path(temporary) / "entry", decoded)
+                place = self._place(key())
+                place.parent.mkdir(exist_ok=True)
+                with suppress(OSError):  # another process was faster
+                    os.rename(Path(temporary) / "entry", place)
+        except OSError as error:
+            hint = "the cache of decoded images cannot be written; choose another folder with data.cache"
+            raise RunError(f"{self.folder}: {error.strerror or error}: {hint}") from error
+        entry = self.open(place.name)
+        if entry is None:
+            raise RunError(f"{place}: the cache entry cannot be read back")
+        return entry
+
+    def _place(self, key: str) -> Path:
+        return self.folder / "decoded" / key[:2] / key
+
+    def _remove_abandoned(self, folder: Path) -> None:
+        for path in folder.glob(f"*{PART}"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_AFTER:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def fingerprints(self, folder: Path, name: str, paths: list[str], watch: Callable[[int], None]) -> dict[str, str]:
+        """The content hashes of files below a folder, by path; a file is read again only if size or time changed."""
+        known_at = self.folder / "fingerprints" / f"{digest(str(folder.resolve()), name)}.json"
+        try:
+            known = json.loads(known_at.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            known = {}
+        marks = {path: _mark(folder / path) for path in paths}
+        fresh = {
+            path: known[path][1]
+            for path in paths
+            if isinstance(known.get(path), list) and known[path][0] == marks[path]
+        }
+        missing = [path for path in paths if path not in fresh]
+        with ThreadPoolExecutor(THREADS) as pool:
+            for path, found in zip(missing, pool.map(lambda path: _content(folder / path), missing), strict=True):
+                fresh[path] = found
+                watch(1)
+        if missing:
+            with suppress(OSError):  # only a shortcut is lost
+                write_whole(known_at, json.dumps({path: [marks[path], fresh[path]] for path in paths}))
+        return fresh
+
+
+def digest(*parts: Any) -> str:
+    """A short name for anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
+
+
+def _mark(path: Path) -> list[list[int]]:
+    try:
+        stats = [each.stat() for each in _files(path)]
+    except OSError:
+        return []
+    return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+
+
+def _content(path: Path) -> str:
+    """The hash of a file, or of all files of a folder; of an unreadable one, which its decoder will report, none."""
+    found = hashlib.sha256()
+    try:
+        for each in _files(path):
+            with open(each, "rb") as file:
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError:
+        return ""
+    return found.hexdigest()
+
+
+def _mapped(path: Path, description: dict[str, Any]) -> NDArray[Any]:
+    shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
+    if path.stat().st_size != int(np.prod(shape)) * dtype.itemsize:
+        raise ValueError("not the size that the index says")
+    return np.memmap(path, dtype=dtype, mode="r", shape=shape)
+
+
+def _write_entry(place: Path, decoded: Iterable[Decoded]) -> None:
+    place.mkdir()
+    columns: dict[str, list[Any]] = {"sample": [], "slice": [], "tiles": [], "foreground": []}
+    facts: dict[str, list[float]] = {}
+    values: list[list[int]] = []
+    notes: list[list[tuple[str, str]]] = []
+    with Stack(place / "planes.bin") as planes, Stack(place / "masks.bin") as masks:
+        for number, each in enumerate(decoded):
+            count = len(each.planes)
+            planes.append(each.planes)
+            if each.masks is not None:
+                masks.append(each.masks)
+            columns["sample"].append(np.full(count, number))
+            columns["slice"].append(np.arange(count) // each.tiles)
+            columns["tiles"].append(np.array([each.tiles]))
+            columns["foreground"].append(_foreground(each))
+            values.append(each.values)
+            notes.append(each.notes)
+            for name, value in each.facts.items():
+                facts.setdefault(name, []).append(value)
+        index = {
+            "planes": planes.description(),
+            "masks": masks.description() if masks.count else None,
+            "values": values,
+            "notes": notes,
+        }
+    arrays = {name: np.concatenate(parts).astype(np.int64) for name, parts in columns.items()}
+    np.savez(place / "index.npz", **arrays, **{f"fact.{name}": np.array(found) for name, found in facts.items()})  # type: ignore[arg-type]
+    (place / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def _foreground(decoded: Decoded) -> NDArray[Any]:
+    if decoded.masks is None:
+        return np.zeros(len(decoded.planes))
+    counts: NDArray[Any] = np.count_nonzero(decoded.masks, axis=(1, 2))
+    return counts
+
+
+class Stack:
+    """Arrays of one shape written one after the other; they become wider if a wider type comes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        self._file: BinaryIO = open(path, "wb")  # noqa: SIM115
+        self._shape: tuple[int, ...] = ()
+        self._dtype: np.dtype[Any] = np.dtype(np.uint8)
+
+    def __enter__(self) -> Stack:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._file.close()
+
+    def append(self, array: NDArray[Any]) -> None:
+        """Add (N, …) arrays at the end."""
+        if self.count == 0:
+            self._shape, self._dtype = array.shape[1:], array.dtype
+        if array.dtype.itemsize > self._dtype.itemsize:
+            self._widen(array.dtype)
+        self._file.write(np.ascontiguousarray(self._as_wide(array)).data)
+        self.count += len(array)
+
+    def description(self) -> dict[str, Any]:
+        """What it takes to map the file; everything is on disk afterwards."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return {"shape": [self.count, *self._shape], "dtype": self._dtype.name}
+
+    def _as_wide(self, array: NDArray[Any]) -> NDArray[Any]:
+        if array.dtype == self._dtype:
+            return array
+        return widened(array) if array.ndim == 4 else array.astype(self._dtype)  # masks hold labels, not brightness
+
+    def _widen(self, dtype: np.dtype[Any]) -> None:
+        self._file.close()
+        before, self._dtype = self._dtype, dtype
+        old = self.path.rename(self.path.with_suffix(".old"))
+        self._file = open(self.path, "wb")  # noqa: SIM115
+        if self.count:
+            for row in np.memmap(old, dtype=before, mode="r", shape=(self.count, *self._shape)):
+                self._file.write(np.ascontiguousarray(self._as_wide(row[None])).data)
+        old.unlink()
+
+
+def in_threads(task: Callable[[Any], Any], items: list[Any]) -> Iterator[Any]:
+    """Results in order, computed a few ahead, so that memory stays bounded however slow the consumer is."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting = []
+        for item in items:
+            waiting.append(pool.submit(task, item))
+            if len(waiting) >= 2 * THREADS:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()

@@ -1,0 +1,84 @@
+"""The classes of a data set: labels in a manifest, or values in masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harmofl.errors import UsageError
+
+MOST_CLASSES = 64
+BLACK_AND_WHITE = {0, 1, 255}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Names in the order of the network's outputs, and what in the data stands for them."""
+
+    names: tuple[str, ...]
+    values: Mapping[int, int]
+    """From a mask's value to the place among the names."""
+
+    @classmethod
+    def of_labels(cls, labels: Iterable[str], named: Sequence[str] | None) -> Classes:
+        """Of a classification: in the order given, or else sorted, numbers as numbers."""
+        found = sorted(set(labels), key=_as_number)
+        names = tuple(named or found)
+        if len(names) < 2:
+            raise UsageError(
+                f"classification needs two classes or more; the data has only {', '.join(names) or 'none'}"
+            )
+        return cls(names, {})
+
+    @classmethod
+    def of_masks(cls, masks: Sequence[set[int]], named: Sequence[str] | None, binary: bool) -> Classes:
+        """Of a segmentation; `binary`: whatever is not zero is the one foreground class."""
+        found = set().union(*masks) | {0}
+        if binary and named:
+            return cls(tuple(named), {value: int(value > 0) for value in found})
+        if named:
+            return cls(tuple(named), _values_of(named, found))
+        if len(found) > MOST_CLASSES:
+            hint = "name the ones that count with data.classes"
+            raise UsageError(
+                f"the masks hold {len(found)} different values, at most {MOST_CLASSES} are allowed: {hint}"
+            )
+        # Some masks in 0 and 1, others in 0 and 255: two ways to write the same, unless one mask holds all three.
+        two_ways = found == BLACK_AND_WHITE and not any(mask >= {1, 255} for mask in masks)
+        if two_ways or len(found) <= 2:
+            return cls(("0", str(min(found - {0}, default=1))), {value: int(value > 0) for value in found})
+        ordered = sorted(found)
+        return cls(tuple(map(str, ordered)), {value: place for place, value in enumerate(ordered)})
+
+    def index(self, label: str) -> int:
+        """The place of a manifest's label; -1 if it is none of the classes."""
+        return self.names.index(label) if label in self.names else -1
+
+    def table(self) -> list[int]:
+        """From a mask's value to the place of its class, as a list; unknown values count as background."""
+        table = [0] * (max(self.values, default=0) + 1)
+        for value, place in self.values.items():
+            table[value] = place
+        return table
+
+    def unknown(self, values: Iterable[int]) -> list[int]:
+        """The values of a mask that stand for no class."""
+        return sorted(set(values) - self.values.keys())
+
+
+def _values_of(named: Sequence[str], found: set[int]) -> dict[int, int]:
+    """The names are the values themselves, or else words for 0, 1, 2 …"""
+    if all(name.isdecimal() for name in named):
+        values = {int(name): place for place, name in enumerate(named)}
+        black_and_white = values.keys() <= BLACK_AND_WHITE and len(named) == 2
+        return {0: 0, 1: 1, 255: 1} if black_and_white else values
+    if len(named) == 2 and len(found) <= 2:  # 0 and 255, as pictures of masks often have
+        return {value: int(value > 0) for value in found}
+    return dict(enumerate(range(len(named))))
+
+
+def _as_number(label: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(label), label)
+    except ValueError:
+        return (1, 0.0, label)

@@ -1,0 +1,406 @@
+"""The images of a folder, by site: listed, decoded once into the cache, split, and never all in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harmofl.data.cache import Cache, Decoded, Entry, default_cache, digest, in_threads
+from harmofl.data.classes import Classes
+from harmofl.data.images import ImageSet, Parts, StoredImages, seed_of, split
+from harmofl.data.preparation import Fit, in_unit_range
+from harmofl.data.samples import Listing, Problem, Sample
+from harmofl.data.scans import Scan, UnreadableError
+from harmofl.errors import UsageError, unknown_name
+from harmofl.settings import DataSettings
+
+VERSION = 1
+"""Of what decoding does; another number makes every entry of the cache anew."""
+
+MOST_MASK_VALUES = 256
+SHOWN = 5
+"""Problems in the message of a refused training."""
+
+Watch = Callable[[dict[str, Any]], None]
+Kind = Literal["classification", "segmentation"]
+
+
+def silent(record: dict[str, Any]) -> None:
+    """Watch nothing."""
+
+
+class ImageFolder:
+    """The sites that a folder holds."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        layout: Callable[[Path, Path], Listing],
+        data: DataSettings,
+        fixed_classes: Sequence[str] = (),
+        watch: Watch = silent,
+    ) -> None:
+        self.kind = kind
+        self.data = data
+        self.folder = Path(data.folder or "")
+        self.cache = Cache(Path(data.cache).expanduser() if data.cache else default_cache())
+        self.watch = watch
+        self.fixed_classes = tuple(fixed_classes)
+        listing = layout(self.folder, self.cache.folder / "listings" / digest(str(self.folder.resolve()), kind))
+        self.problems: list[Problem] = list(listing.problems)
+        self.samples = self._by_site(listing.samples)
+        self._entries: dict[str, Entry | None] = {}
+        self._fingerprints: dict[str, dict[str, str]] = {}
+        self._classes: Classes | None = None
+
+    # --- what there is -----------------------------------------------------------------------------------------
+
+    def _by_site(self, samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+        found: dict[str, list[Sample]] = {}
+        for sample in samples:
+            found.setdefault(sample.site, []).append(sample)
+        wanted = self.data.sites
+        held_out = self.data.hold_out_site
+        for site in [*(wanted or ()), *([held_out] if held_out else ())]:
+            if site not in found:
+                raise unknown_name("site", site, found)
+        if wanted:
+            found = {site: found[site] for site in found if site in wanted or site == held_out}
+        return {site: self._limited(site, found[site]) for site in sorted(found)}
+
+    def _limited(self, site: str, samples: list[Sample]) -> list[Sample]:
+        """In classification a sample is one image, so that what the limit leaves out need not be decoded."""
+        if self.kind != "classification" or not self.data.limit or len(samples) <= self.data.limit:
+            return samples
+        return [samples[place] for place in drawn(len(samples), self.data.limit, self.data.seed, site).tolist()]
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites that take part."""
+        return [site for site in self.samples if site != self.data.hold_out_site]
+
+    def found(self) -> dict[str, Any]:
+        """Settings that the data decide: sites, channels and classes."""
+        return {"sites": self.sites, "channels": self._channels(), "classes": list(self.classes.names)}
+
+    @property
+    def classes(self) -> Classes:
+        """The classes of all sites together."""
+        if self._classes is None:
+            self._classes = self._find_classes()
+        return self._classes
+
+    def _find_classes(self) -> Classes:
+        named = self.data.classes or (list(self.fixed_classes) or None)
+        if self.kind == "classification":
+            labels = {sample.label for samples in self.samples.values() for sample in samples}
+            return Classes.of_labels(labels, named)
+        masks = [set(values) for site in self.samples if (entry := self.entry(site)) for values in entry.values]
+        return Classes.of_masks(masks, named, binary=bool(self.fixed_classes))
+
+    def _channels(self) -> int:
+        per_plane = {site: entry.planes.shape[1] for site in self.samples if (entry := self.entry(site))}
+        if len(set(per_plane.values())) > 1:
+            counts = ", ".join(f"{site} {count}" for site, count in per_plane.items())
+            raise UsageError(
+                f"the sites' images differ in channels ({counts}): data.color = 'rgb' or 'grey' mends that"
+            )
+        channels = next(iter(per_plane.values()), 0) * (2 * self.data.neighbours + 1)
+        if self.data.channels not in (None, channels):
+            raise UsageError(f"data.channels = {self.data.channels}: the images give {channels}")
+        return channels
+
+    # --- decoding ----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Decode what is not in the cache yet; refuse data on which training would fail."""
+        self.inspect()
+        self.refuse_if_broken()
+
+    def inspect(self) -> None:
+        """Look at everything, and note every problem on which training would fail."""
+        self.inspect_images()
+        for samples in self.samples.values():
+            if self.data.split_by == "patient":
+                self.problems += patients_on_two_sides(samples)
+        if not any(problem.fatal for problem in self.problems):  # else what follows only repeats them
+            for site in self.sites:
+                self._try_to_split(site)
+
+    def inspect_images(self) -> None:
+        """Decode every image and mask that is not in the cache yet, and note those that cannot be used."""
+        for site in self.samples:
+            self.entry(site)
+        for site, samples in self.samples.items():
+            self.problems += self._unknown_classes(site, samples)
+
+    def _unknown_classes(self, site: str, samples: Sequence[Sample]) -> Iterator[Problem]:
+        allowed = ", ".join(self.classes.names)
+        entry = self.entry(site)
+        for number, sample in enumerate(samples):
+            if self.kind == "classification" and self.classes.index(sample.label) < 0:
+                yield Problem(sample.image, f"label {sample.label!r} is none of the classes ({allowed})")
+            elif self.kind == "segmentation" and entry and (unknown := self.classes.unknown(entry.values[number])):
+                values = ", ".join(map(str, unknown[:SHOWN]))
+                yield Problem(sample.mask, f"label {values} is none of the classes ({allowed})")
+
+    def _try_to_split(self, site: str) -> None:
+        try:
+            train, _, _ = self.parts(site)
+        except UsageError as error:
+            self.problems.append(Problem("", str(error)))
+            return
+        if len(train) < 2:
+            self.problems.append(Problem("", f"{site}: {len(train)} training image; it takes 2 or more"))
+
+    def refuse_if_broken(self) -> None:
+        """Raise if there is any problem that training would fail on."""
+        fatal = sorted({problem for problem in self.problems if problem.fatal})
+        if fatal:
+            more = f"; and {len(fatal) - SHOWN} more" if len(fatal) > SHOWN else ""
+            listed = "; ".join(map(str, fatal[:SHOWN]))
+            count = f"{len(fatal)} problem{'s' if len(fatal) > 1 else ''}"
+            raise UsageError(f"{self.folder}: {count}: {listed}{more} (`harmofl data check` lists all)")
+
+    def entry(self, site: str) -> Entry | None:
+        """A site's decoded images; None if not one could be decoded."""
+        if site not in self._entries:
+            self._entries[site] = self._opened(site)
+        return self._entries[site]
+
+    def _opened(self, site: str) -> Entry | None:
+        samples = self.samples[site]
+        prints = self.fingerprints(site)
+        entry = self.cache.open(self._key(samples, prints))
+        if entry is None:
+            entry = self._decoded(site, samples, prints)
+        self.watch({"phase": "data", "site": site, "done": len(samples), "total": len(samples), "doing": "decoded"})
+        return entry
+
+    def _decoded(self, site: str, samples: list[Sample], prints: dict[str, str]) -> Entry | None:
+        """Decode all samples; those that cannot be are reported, and no longer among the site's."""
+        good: list[Sample] = []
+        decoded = self._good_ones(site, samples, good)
+        first = next(decoded, None)
+        if first is None:
+            self.problems.append(Problem(site, "not one of this site's images could be read"))
+            return None
+
+        def from_first() -> Iterator[Decoded]:
+            yield first
+            yield from decoded
+
+        entry = self.cache.make(lambda: self._key(good, prints), from_first())
+        self.samples[site] = good
+        return entry
+
+    def _good_ones(self, site: str, samples: list[Sample], good: list[Sample]) -> Iterator[Decoded]:
+        channels = 0
+        for number, (sample, result) in enumerate(zip(samples, in_threads(self._attempt, samples), strict=True)):
+            self.watch({"phase": "data", "site": site, "done": number, "total": len(samples), "doing": "decoding"})
+            if isinstance(result, Problem):
+                self.problems.append(result)
+                continue
+            channels = channels or result.planes.shape[1]
+            if result.planes.shape[1] != channels:
+                hint = "data.color = 'rgb' or 'grey' makes them alike"
+                message = f"{result.planes.shape[1]} channels, where {good[0].image} has {channels}: {hint}"
+                self.problems.append(Problem(sample.image, message))
+                continue
+            good.append(sample)
+            yield result
+
+    def _attempt(self, sample: Sample) -> Decoded | Problem:
+        try:
+            return self._decode(sample)
+        except _MaskError as error:
+            return Problem(sample.mask, str(error))
+        except UnreadableError as error:
+            return Problem(sample.image, str(error))
+        except Exception as error:  # of a library that met a broken file
+            return Problem(sample.image, f"cannot be read: {type(error).__name__}: {error}")
+
+    def _decode(self, sample: Sample) -> Decoded:
+        from harmofl.data.formats import read_scan
+
+        scan = read_scan(self.folder / sample.image)
+        if sample.reversed_channels:
+            scan = replace(scan, pixels=scan.pixels[:, ::-1])
+        mask = self._mask(sample, scan)
+        height, width = scan.pixels.shape[-2:]
+        fit = Fit(height, width, self.data.size, self.data.resize or self.kind == "classification")
+        return Decoded(
+            planes=fit.images(in_unit_range(scan.pixels, self.data)),
+            masks=None if mask is None else fit.masks(mask),
+            tiles=fit.tiles,
+            facts=facts(scan),
+            values=[] if mask is None else np.unique(mask).tolist(),
+            notes=self._notes(sample, scan),
+        )
+
+    def _notes(self, sample: Sample, scan: Scan) -> list[tuple[str, str]]:
+        from harmofl.data.formats import mask_notes
+
+        of_mask = mask_notes(self.folder / sample.mask, scan) if self.kind == "segmentation" else ()
+        return [*(("image", note) for note in scan.geometry.notes), *(("mask", note) for note in of_mask)]
+
+    def _mask(self, sample: Sample, scan: Scan) -> np.ndarray[Any, Any] | None:
+        from harmofl.data.formats import read_mask
+
+        if self.kind == "classification":
+            return None
+        try:
+            mask = read_mask(self.folder / sample.mask, scan)
+        except UnreadableError as error:
+            raise _MaskError(str(error)) from None
+        count = len(np.unique(mask))
+        if count > MOST_MASK_VALUES:
+            raise _MaskError(f"{count} different values: a mask holds a few labels (is it a picture, or a JPEG?)")
+        if mask.min() < 0 or mask.max() > 65535:
+            raise _MaskError(f"labels from {mask.min()} to {mask.max()}: they must be from 0 to 65535")
+        return mask.astype(np.uint8 if mask.max() < 256 else np.uint16)
+
+    def _key(self, samples: Sequence[Sample], prints: dict[str, str]) -> str:
+        """Named by content: the files' hashes, and the settings that change what is made of them."""
+        data = self.data
+        chosen = [self.kind, data.size, data.resize, data.color, data.intensity]
+        files = [[prints[sample.image], prints.get(sample.mask, ""), sample.reversed_channels] for sample in samples]
+        return digest(VERSION, chosen, files)
+
+    def fingerprints(self, site: str) -> dict[str, str]:
+        """The content hashes of a site's files."""
+        if site not in self._fingerprints:
+            samples = self.samples[site]
+            paths = sorted({path for sample in samples for path in (sample.image, sample.mask) if path})
+            done = 0
+
+            def count(more: int) -> None:
+                nonlocal done
+                done += more
+                self.watch({"phase": "data", "site": site, "done": done, "total": len(paths), "doing": "reading"})
+
+            self._fingerprints[site] = self.cache.fingerprints(self.folder, site, paths, count)
+        return self._fingerprints[site]
+
+    # --- images of one site ------------------------------------------------------------------------------------
+
+    def parts(self, site: str) -> Parts:
+        """Train, val and test images; training images may be cut to the smallest site's number."""
+        train, val, test = self._split(site)
+        if self.data.site_sizes == "smallest" and site in self.sites:
+            smallest = min(len(self._split(other)[0]) for other in self.sites)
+            train = train.at(stratified(train, smallest, seed_of(self.data.seed, site, "cut")))
+        return train, val, test
+
+    def _split(self, site: str) -> Parts:
+        images, given = self.units(site)
+        return split(images, site, "patient", self.data.seed, given)
+
+    def whole(self, site: str) -> ImageSet:
+        """All images of a site."""
+        return self.units(site)[0]
+
+    def units(self, site: str) -> tuple[StoredImages, list[str]]:
+        """All images (tiles, slices) of a site, and the part that the data assigns each to."""
+        entry, samples = self.entry(site), self.samples[site]
+        if entry is None:
+            raise UsageError(f"{site}: not one of its images could be read")
+        planes = self._chosen_planes(site, entry)
+        of_sample = torch.from_numpy(entry.sample[planes])
+        groups = torch.tensor(self._groups(samples), dtype=torch.int64)[of_sample]
+        if self.kind == "classification":
+            labels = torch.tensor([self.classes.index(sample.label) for sample in samples], dtype=torch.int64)
+            classes_of = labels[of_sample]
+        else:
+            classes_of = torch.tensor(self.classes.table(), dtype=torch.int64)
+        rows = torch.from_numpy(with_neighbours(entry, planes, self.data.neighbours))
+        given = [samples[number].split for number in of_sample.tolist()]
+        return StoredImages(entry.planes, entry.masks, rows, classes_of, groups), given
+
+    def _chosen_planes(self, site: str, entry: Entry) -> np.ndarray[Any, Any]:
+        planes = np.arange(len(entry.sample))
+        if self.data.slices != "all" and self.kind == "segmentation":
+            planes = planes[self._foreground_slices(entry)]
+        if len(planes) == 0:
+            raise UsageError(f"{site}: no slice holds anything of its mask (data.slices = {self.data.slices!r})")
+        if self.data.limit and len(planes) > self.data.limit:
+            planes = planes[drawn(len(planes), self.data.limit, self.data.seed, site).numpy()]
+        return planes
+
+    def _foreground_slices(self, entry: Entry) -> np.ndarray[Any, Any]:
+        """Planes of slices of which any tile holds something; pictures always count."""
+        is_volume = entry.facts["slices"][entry.sample] > 1
+        return (entry.foreground > 0) | ~is_volume
+
+    def _groups(self, samples: Sequence[Sample]) -> list[int]:
+        """A number for each sample's patient; a sample without one is its own."""
+        by_patient = self.data.split_by == "patient"
+        names = [s.patient if by_patient and s.patient else f"\0{number}" for number, s in enumerate(samples)]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return [numbers[name] for name in names]
+
+
+def patients_on_two_sides(samples: Sequence[Sample]) -> Iterator[Problem]:
+    """Patients whose images the data puts into more than one of train, val and test."""
+    first: dict[str, Sample] = {}
+    told = set()
+    for sample in samples:
+        if not (sample.patient and sample.split):
+            continue
+        before = first.setdefault(sample.patient, sample)
+        if before.split != sample.split and sample.patient not in told:
+            told.add(sample.patient)
+            where = f"in {sample.split}, but {before.image} of the same patient is in {before.split}"
+            hint = "data.split_by = 'image' allows that"
+            yield Problem(sample.image, f"patient {sample.patient} of {sample.site} is {where} ({hint})")
+
+
+class _MaskError(UnreadableError):
+    """The mask is what cannot be read, not the image."""
+
+
+def facts(scan: Scan) -> dict[str, float]:
+    """What is worth knowing of an original."""
+    slices, channels, height, width = scan.pixels.shape
+    pixels = scan.pixels
+    sizes = {"slices": slices, "channels": channels, "height": height, "width": width}
+    return sizes | {"minimum": float(pixels.min()), "mean": float(pixels.mean()), "maximum": float(pixels.max())}
+
+
+def with_neighbours(entry: Entry, planes: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """For each plane itself and the same tile of the slices around it; the end slices are their own neighbours."""
+    sample = entry.sample[planes]
+    tiles = entry.tiles[sample]
+    last = (entry.facts["slices"][sample]).astype(np.int64) - 1
+    rows = []
+    for offset in range(-count, count + 1):
+        wanted = np.clip(entry.slice[planes] + offset, 0, last)
+        rows.append(planes + (wanted - entry.slice[planes]) * tiles)
+    return np.stack(rows, axis=1)
+
+
+def drawn(count: int, wanted: int, seed: int, site: str) -> Tensor:
+    """Places drawn at random, in order."""
+    generator = torch.Generator().manual_seed(seed_of(seed, site, "limit"))
+    return torch.randperm(count, generator=generator)[:wanted].sort().values
+
+
+def stratified(images: ImageSet, wanted: int, seed: int) -> Tensor:
+    """Places of so many images, drawn at random, each class in proportion."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(images), generator=generator)
+    labels = images.labels
+    if labels is None or len(images) <= wanted:
+        return order[:wanted].sort().values
+    ranks = torch.zeros(len(images), dtype=torch.float64)
+    for label in torch.unique(labels):
+        members = order[labels[order] == label]
+        # The k-th of n images of a class stands at (k + ½)/n: the first places hold every class in proportion.
+        ranks[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    return torch.argsort(ranks, stable=True)[:wanted].sort().values

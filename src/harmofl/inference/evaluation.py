@@ -1,0 +1,190 @@
+"""Scores of a finished model on labelled images, at hospitals that took part and at others."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from harmofl.data.folder import Watch, silent
+from harmofl.data.images import ImageSet
+from harmofl.errors import UsageError
+from harmofl.federation.client import choose_device, score, to_device
+from harmofl.federation.transports import threads
+from harmofl.inference.folder import is_whole, open_model, read_description
+from harmofl.methods.method import Method
+from harmofl.models.network import Model
+from harmofl.settings import Settings, merged, resolve, tree_of
+from harmofl.states import evaluating, snapshot
+from harmofl.tasks import find as find_task
+from harmofl.tasks.scores import Scores
+
+Split = Literal["auto", "train", "val", "test", "all"]
+SPLITS = ("auto", "train", "val", "test", "all")
+
+RE_ESTIMATED = "statistics re-estimated on its own unlabelled images, with the sites' mean batch norm weights"
+MEAN_OF_MODELS = "mean of the scores of the sites' models"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The models that can be asked about a hospital's images, and how they came to be."""
+
+    models: tuple[Model, ...]
+    note: str = ""
+
+
+def evaluate_model(
+    folder: Path,
+    data: str | Path | None = None,
+    site: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    split: str = "auto",
+    device: str = "auto",
+    watch: Watch = silent,
+) -> dict[str, Scores]:
+    """Scores per site of a folder, or of the phantom that the model was trained on."""
+    if split not in SPLITS:
+        raise UsageError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
+    description = read_description(folder)
+    settings = settings_for(folder, description, data, dict(changes or {}))
+    task = find_task(settings.task)
+    source: Any = task.open(settings.data)
+    sites: Sequence[str] = task.sites_of(settings.data)
+    if settings.data.folder:
+        source = task.open_folder(settings.data, watch)
+        source.inspect_images()
+        source.refuse_if_broken()
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update=source.found())})
+        sites = source.sites
+    results = {}
+    with threads(settings.federation.threads):
+        for name in sites:
+            watch({"phase": "evaluate", "site": name})
+            images = chosen_images(source, name, split, took_part=name in description["sites"])
+            candidates = models_for(folder, site or name, images, settings, device=device, own=site is not None)
+            results[name] = {"images": float(len(images))} | mean_score(candidates, settings, images)
+    return results
+
+
+def settings_for(
+    folder: Path, description: Mapping[str, Any], data: str | Path | None, changes: dict[str, Any]
+) -> Settings:
+    """The settings that the model was trained with, changed for the images that it is to be scored on."""
+    others = [name for name in changes if not name.startswith("data.")]
+    if others:
+        raise UsageError(f"{', '.join(others)}: only data settings can be changed for an evaluation")
+    tree = dict(description["settings"])
+    if data is not None:
+        # Its own sites, but the model's channels and classes: those are built into it.
+        kept = {name: value for name, value in tree["data"].items() if name not in ("sites", "hold_out_site")}
+        tree["data"] = kept | {"folder": os.path.abspath(data)}
+    elif not description.get("synthetic", True):
+        raise UsageError(f"{folder}: trained on images of a folder: say which to score it on, with --data")
+    settings, _ = resolve(file=merged(tree, tree_of(changes)))
+    size = description["settings"]["data"]["size"]
+    if settings.data.size != size:
+        raise UsageError(f"data.size = {settings.data.size}: this model takes images of {size} pixels")
+    return settings
+
+
+def chosen_images(source: Any, site: str, split: str, took_part: bool) -> ImageSet:
+    """A site's test images if it took part in training, else all of them, unless a part is named."""
+    part = ("test" if took_part else "all") if split == "auto" else split
+    if part == "all":
+        images: ImageSet = source.whole(site)
+        return images
+    parts: dict[str, ImageSet] = dict(zip(("train", "val", "test"), source.parts(site), strict=True))
+    return parts[part]
+
+
+def models_for(
+    folder: Path,
+    site: str,
+    images: ImageSet,
+    settings: Settings,
+    method: Method | None = None,
+    device: str = "auto",
+    own: bool = False,
+) -> Candidates:
+    """The model for a hospital: the one of all, its own, or what can be had where it has none.
+
+    FedBN at a hospital that took no part: the sites' mean, its batch norm statistics re-estimated on the hospital's
+    unlabelled images. `local`: every site's model, as none is the hospital's.
+    """
+    description = read_description(folder)
+    place = choose_device(device)
+    if is_whole(folder):
+        return Candidates((open_model(folder, site if own else None, method)[0].to(place),))
+    if own or site in description["sites"]:
+        return Candidates((open_model(folder, site, method)[0].to(place),))
+    each = [open_model(folder, name, method) for name in description["sites"]]
+    models = [model.to(place) for model, *_ in each]
+    chosen = each[0][3]
+    shared = set(chosen.shares(models[0].network))
+    if not shared:
+        return Candidates(tuple(models), MEAN_OF_MODELS)
+    model = mean_model(models, shared)
+    estimate_statistics(model, images, settings.training.batch_size)
+    return Candidates((model,), RE_ESTIMATED)
+
+
+def mean_model(models: Sequence[Model], shared: set[str]) -> Model:
+    """The first model with the mean of what each site kept for itself; the rest is the same everywhere."""
+    states = [snapshot(model) for model in models]
+    first = models[0]
+    same = {f"network.{name}" for name in shared}
+
+    def mean(name: str, value: Tensor) -> Tensor:
+        if name in same or not value.is_floating_point():
+            return value
+        return torch.stack([state[name] for state in states]).mean(dim=0)
+
+    first.load_state_dict({name: mean(name, value) for name, value in states[0].items()})
+    return first
+
+
+def estimate_statistics(model: Model, images: ImageSet, batch_size: int) -> None:
+    """Set the batch norms' running statistics to those of some images; their labels are not looked at."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    device = next(model.parameters()).device
+    model.eval()
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # the plain mean over batches
+        layer.train()
+    with torch.no_grad():
+        for batch in images.batches(max(2, batch_size)):
+            if len(batch) > 1 or len(images) == 1:  # one image alone has no variance where features are 1 × 1
+                model(to_device(batch.images, device))
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    model.eval()
+
+
+def mean_score(candidates: Candidates, settings: Settings, images: ImageSet) -> Scores:
+    """The scores of the model, or the mean over the models if there are several."""
+    task = find_task(settings.task)
+    each = []
+    for model in candidates.models:
+        with evaluating(model):
+            each.append(score(model, task, settings, images, thorough=True))
+    names = [name for name in each[0] if all(name in scores for scores in each)]
+    return {name: statistics.fmean(scores[name] for scores in each) for name in names}
+
+
+def score_unseen(folder: Path, settings: Settings, method: Method) -> tuple[Scores, str]:
+    """Score a finished model on all images of the hospital that was held out; how, if it is not the plain way."""
+    name = settings.data.hold_out_site
+    assert name is not None
+    images = find_task(settings.task).open(settings.data).whole(name)
+    candidates = models_for(folder, name, images, settings, method, settings.device)
+    return {"images": float(len(images))} | mean_score(candidates, settings, images), candidates.note

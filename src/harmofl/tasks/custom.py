@@ -1,0 +1,69 @@
+"""A hospital's own images: classes or masks that a manifest names."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from harmofl.data.layouts import manifest
+from harmofl.data.samples import Listing
+from harmofl.tasks.presets import with_common_presets
+from harmofl.tasks.task import Kind, Task
+
+ABOUT = "manifest.csv: site,image,{truth} and, if you have them, split and patient; PNG, JPEG, TIFF, NIfTI or DICOM"
+
+
+def list_samples(folder: Path, kept: Path, kind: Kind) -> Listing:
+    """What the manifest names."""
+    return manifest.list_samples(folder, kind)
+
+
+CLASSIFICATION = (
+    {
+        "data": {"size": 224, "resize": True},
+        "model": {"network": "densenet121", "features": 64},
+        "training": {"rounds": 100, "batch_size": 32, "optimizer": "sgd", "learning_rate": 1e-3},
+    },
+    {
+        "data": {"size": 96},
+        "model": {"network": "densenet-small", "features": 16},
+        "training": {"rounds": 20, "batch_size": 16, "learning_rate": 1e-2, "learning_rate_schedule": "cosine"},
+    },
+    {"data": {"size": 32, "limit": 60}, "model": {"features": 8}, "training": {"rounds": 2, "batch_size": 8}},
+)
+"""The sizes large, small and tiny; the first is what the paper's histology task would be with larger images."""
+
+SEGMENTATION = (
+    {
+        "data": {"size": 256},
+        "model": {"network": "unet", "features": 32},
+        "training": {"rounds": 300, "batch_size": 8, "learning_rate": 1e-4, "loss": "dice-cross-entropy"},
+    },
+    {
+        "data": {"size": 128},
+        "model": {"features": 8},
+        "method": {"moon": {"mu": 0.05}},
+        "training": {"rounds": 20, "batch_size": 4, "learning_rate": 2e-3, "learning_rate_schedule": "cosine"},
+    },
+    {"data": {"size": 32, "limit": 30}, "model": {"features": 4}, "training": {"rounds": 2}},
+)
+
+classification = Task(
+    name="classification",
+    title="classification of your own images",
+    kind="classification",
+    metric_name="accuracy",
+    layout=partial(list_samples, kind="classification"),
+    about_data=ABOUT.format(truth="label"),
+    presets=with_common_presets(*CLASSIFICATION),
+)
+
+segmentation = Task(
+    name="segmentation",
+    title="segmentation of your own images",
+    kind="segmentation",
+    metric_name="dice",
+    layout=partial(list_samples, kind="segmentation"),
+    about_data=ABOUT.format(truth="mask"),
+    presets=with_common_presets(*SEGMENTATION),
+)
