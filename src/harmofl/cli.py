@@ -182,6 +182,28 @@ def evaluate(
 
 
 @app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a model folder.", metavar="RUN_DIR")],
+    file_format: Annotated[
+        Literal["onnx", "torchscript"],
+        typer.Option("--format", help="onnx needs an extra: pip install 'harmofl[onnx]'."),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write; RUN_DIR/export if not given.")] = None,
+    site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,
+) -> None:
+    """Write a finished model as one file that runs without harmofl, with a model card (MODEL.md) beside it.
+
+    Raw images in [0, 1] go in, logits come out: the harmonizer is inside. The file is tried before it is kept.
+
+    For example:  harmofl export runs/first --format onnx
+    """
+    from harmofl.inference.export import export_model
+
+    path = export_model(run, file_format, out, site)
+    print(f"{path}\n{path.parent / 'MODEL.md'}")
+
+
+@app.command()
 def methods() -> None:
     """List the methods, with paper, settings and defaults."""
     from harmofl.console import show_methods

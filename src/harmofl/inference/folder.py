@@ -35,7 +35,7 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
     description = {
         "task": task.name,
         "title": task.title,
-        "network": settings.model.model_dump(exclude_none=True),
+        "network": shareable(settings)["model"],
         "input": {"channels": channels, "height": height, "width": width, "range": [0, 1]},
         "classes": list(task.classes_of(settings.data)),
         "sites": list(sites),

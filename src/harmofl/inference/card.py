@@ -1,0 +1,284 @@
+"""The model card: what a model does, what it needs, how well it did and what it must not be used for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harmofl.files import write_whole
+from harmofl.methods.method import Method
+from harmofl.reporting.runs import METRIC_NAMES
+
+Tree = Mapping[str, Any]
+
+SECONDARY = {
+    "auc": "AUC",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "precision": "precision",
+    "recall": "recall",
+    "dice_per_case": "Dice per case",
+    "hd95": "HD95",
+}
+NOT_IN_PERCENT = ("hd95",)
+
+INTENSITIES = {
+    "auto": "divide 8-bit values by 255; of others, the minimum of the image (or volume) becomes 0 and its 99th "
+    "percentile 1, clipped",
+    "percentile": "the minimum of the image (or volume) becomes 0 and its 99th percentile 1, clipped",
+    "range": "the minimum of the image (or volume) becomes 0 and its maximum 1",
+}
+
+ONNX_SAMPLE = """\
+```python
+import numpy, onnxruntime
+
+images = numpy.zeros({shape}, dtype="float32")  # yours, scaled to [0, 1]
+session = onnxruntime.InferenceSession("model.onnx")
+logits = session.run(["logits"], {{"images": images}})[0]
+```"""
+
+TORCHSCRIPT_SAMPLE = """\
+```python
+import torch
+
+images = torch.zeros{shape}  # yours, scaled to [0, 1]
+model = torch.jit.load("model.pt")
+logits = model(images)
+```"""
+
+
+def write_card(path: Path, description: Tree, method: Method, summary: Tree | None) -> None:
+    """Write a model's card."""
+    write_whole(path, model_card(description, method, summary))
+
+
+def model_card(description: Tree, method: Method, summary: Tree | None) -> str:
+    """The card as Markdown, the same for the same run.
+
+    `description`: what `model.json` holds, without paths, and `site` where each site has a model of its own.
+    `summary`: what `summary.json` holds, if there is one.
+    """
+    sections = [
+        f"# {method.name} model: {description['title']}",
+        *_warning(description),
+        _purpose(description, method),
+        "## Input and output",
+        _interface(description),
+        "## Run it",
+        _samples(description),
+        "## Test scores",
+        *_scores(description, summary),
+        "## Training",
+        _training(description, method, summary),
+        *_idea(method),
+        "The same training again, with the `config.toml` of the run's folder (and the same images):",
+        "```\nharmofl train --config config.toml --out runs/again\n```",
+        "## Limits",
+        _limits(description),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _warning(description: Tree) -> list[str]:
+    if not is_synthetic(description):
+        return []
+    return [
+        "> **WARNING: trained on synthetic images (phantoms). It has never seen a real image and is of no clinical "
+        "use.** It serves to try out software."
+    ]
+
+
+def is_synthetic(description: Tree) -> bool:
+    """Whether the images were made by this software."""
+    return bool(description.get("synthetic", "folder" not in description["settings"].get("data", {})))
+
+
+def _purpose(description: Tree, method: Method) -> str:
+    what = "the class of every pixel" if _per_pixel(description) else "the class of an image"
+    sites = description["sites"]
+    text = f"Gives {what} ({_classes(description)}). Trained with {method.name} at {len(sites)} sites: {_names(sites)}."
+    site = description.get("site")
+    return text + (f" Each site has a model of its own; **this is the one of {_escaped(site)}**." if site else "")
+
+
+def _per_pixel(description: Tree) -> bool:
+    return bool(description["network"]["network"] == "unet")
+
+
+def _class_names(description: Tree) -> list[str] | None:
+    candidates = (description.get("classes"), description["settings"].get("data", {}).get("classes"))
+    return next((list(names) for names in candidates if isinstance(names, (list, tuple))), None)
+
+
+def _num_classes(description: Tree) -> int:
+    names = _class_names(description)
+    return len(names) if names else int(description["classes"])
+
+
+def _classes(description: Tree) -> str:
+    names = _class_names(description)
+    if names is None:
+        return f"numbered 0 to {_num_classes(description) - 1}"
+    return ", ".join(f"{number} = {_escaped(name)}" for number, name in enumerate(names))
+
+
+def _shape(description: Tree) -> tuple[int, int, int]:
+    size = description["input"]
+    return size["channels"], size["height"], size["width"]
+
+
+def _interface(description: Tree) -> str:
+    channels, height, width = _shape(description)
+    low, high = description["input"]["range"]
+    classes = _num_classes(description)
+    pixels = f", {height}, {width}" if _per_pixel(description) else ""
+    table = _table(
+        ["", "name", "shape", "type", "values"],
+        [
+            ["input", "`images`", f"(N, {channels}, {height}, {width})", "float32", f"{low} to {high}"],
+            ["output", "`logits`", f"(N, {classes}{pixels})", "float32", "the highest is the predicted class"],
+        ],
+    )
+    return f"{table}\n\n{_preparation(description)}"
+
+
+def _preparation(description: Tree) -> str:
+    data = description["settings"].get("data", {})
+    steps = [
+        *_coloring(data),
+        f"Scale its values to [0, 1]: {_scaling(data.get('intensity', 'auto'))}.",
+        _fitting(data),
+    ]
+    if data.get("neighbours"):
+        steps.append(f"The channels are a slice and its neighbours, {data['neighbours']} on each side, in order.")
+    steps.append("Nothing else: harmonization, where the method has one, is inside the model.")
+    return "Before an image goes in:\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+
+
+def _fitting(data: Tree) -> str:
+    size = f"{data['size']} × {data['size']} pixels"
+    if data.get("resize"):
+        return f"Scale it to {size} (bilinear, antialiased)."
+    return f"Cut it into tiles of {size}, without scaling; mirror it at its edges if it is smaller."
+
+
+def _coloring(data: Tree) -> list[str]:
+    return {"grey": ["Make it grey."], "rgb": ["Make it RGB."]}.get(data.get("color", "as-is"), [])
+
+
+def _scaling(intensity: str | Sequence[float]) -> str:
+    return INTENSITIES[intensity] if isinstance(intensity, str) else _window(intensity)
+
+
+def _window(ends: Sequence[float]) -> str:
+    return f"{ends[0]:g} becomes 0 and {ends[1]:g} becomes 1, clipped"
+
+
+def _samples(description: Tree) -> str:
+    shape = (1, *_shape(description))
+    onnx, torchscript = ONNX_SAMPLE.format(shape=shape), TORCHSCRIPT_SAMPLE.format(shape=shape)
+    return f"ONNX (`model.onnx`):\n\n{onnx}\n\nTorchScript (`model.pt`):\n\n{torchscript}"
+
+
+def _scores(description: Tree, summary: Tree | None) -> list[str]:
+    if summary is None:
+        return ["Missing: the folder that this model comes from holds no `summary.json`."]
+    test, site = summary["test"], description.get("site")
+    sites = [site] if site else [name for name in test if name not in ("average", "std")]
+    scores = {_escaped(name): {**summary.get("details", {}).get(name, {}), "metric": test.get(name)} for name in sites}
+    if not site:  # what a hospital that took no part would get is not what one site's own model gives
+        scores["**average**"] = {"metric": test["average"]}
+        scores |= {f"{_escaped(name)} (took no part)": found for name, found in summary.get("unseen", {}).items()}
+    columns = {
+        name: heading
+        for name, heading in _headings(description, str(summary["metric_name"])).items()
+        if any(found.get(name) is not None for found in scores.values())
+    }
+    rows = [[name, *(_number(column, found.get(column)) for column in columns)] for name, found in scores.items()]
+    return [
+        "On images held back from training, in percent" + (", HD95 in pixels:" if "hd95" in columns else ":"),
+        _table(["site", *columns.values()], rows, numbers=True),
+    ]
+
+
+def _headings(description: Tree, metric: str) -> dict[str, str]:
+    """What the scores of a site may hold, and what the table calls it."""
+    names = (_class_names(description) or [])[1:]
+    of_classes = {f"dice_{label}": f"Dice of {_escaped(name)}" for label, name in enumerate(names, 1)}
+    return {"metric": METRIC_NAMES.get(metric, metric)} | of_classes | SECONDARY
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if name in NOT_IN_PERCENT else f"{100 * value:.2f}"
+
+
+def _training(description: Tree, method: Method, summary: Tree | None) -> str:
+    settings, network = description["settings"], description["network"]
+    values = {name: value for name, value in settings["method"].items() if name != "name"}
+    rows = [
+        ["method", method.name + (f" ({method.paper})" if method.paper else "")],
+        ["its settings", ", ".join(f"`{name} = {_toml(value)}`" for name, value in values.items()) or "none"],
+        ["network", f"{network['network']}, {network['features']} first features, {network['norm']} norm"],
+        ["selected round", _selected_round(description)],
+        ["preset, seed", f"{settings['preset']}, {settings['seed']}"],
+        ["images", _images(description)],
+        ["versions", _versions(description, summary)],
+    ]
+    return _table(["", ""], [[name, text] for name, text in rows])
+
+
+def _idea(method: Method) -> list[str]:
+    return [method.idea] if method.idea else []
+
+
+def _selected_round(description: Tree) -> str:
+    selected = description.get("best_round")
+    return f"{'unknown' if selected is None else selected} of {description['settings']['training']['rounds']}"
+
+
+def _images(description: Tree) -> str:
+    data = description["settings"].get("data", {})
+    origin = f"synthetic, shift {data.get('shift', 1.0):g}" if is_synthetic(description) else "the sites' own"
+    return f"{origin}, {data['size']} × {data['size']} pixels"
+
+
+def _versions(description: Tree, summary: Tree | None) -> str:
+    versions = (summary or {}).get("versions") or {"harmofl": description.get("version", "unknown")}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _limits(description: Tree) -> str:
+    limits = [
+        "Research software, not a medical device: no diagnosis and no treatment may rest on it.",
+        "The scores hold for images like those of the sites above. Measure on your own images before you rely on it.",
+    ]
+    if description["network"]["norm"] == "batch-statistics":
+        limits.append(
+            "Its norm layers use the statistics of the batch: **a prediction depends on the images beside it**. Give "
+            "it batches as large and as mixed as in training "
+            f"({description['settings']['training']['batch_size']} images), never single images."
+        )
+    if is_synthetic(description):
+        limits.append("Its images were synthetic: its scores say nothing about real images.")
+    return "\n".join(f"- {limit}" for limit in limits)
+
+
+def _toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(_escaped(name) for name in names)
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + character if character in "\\|*_<`[" else character for character in text)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = False) -> str:
+    marks = ["---", *("---:" if numbers else "---" for _ in headings[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, marks, *rows))

@@ -1,0 +1,191 @@
+"""Pictures of masks on their images: one picture, or the slices of a volume in which there is most to see."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harmofl.data.preparation import LARGEST, Planes
+from harmofl.data.scans import Geometry, Mask
+from harmofl.files import write_whole
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+    from PIL.ImageFont import FreeTypeFont
+
+Colour = tuple[int, int, int]
+
+COLOURS: tuple[Colour, ...] = (
+    (240, 228, 66),
+    (86, 180, 233),
+    (213, 94, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (230, 159, 0),
+    (0, 114, 178),
+)
+"""Okabe and Ito's, safe for colour-blind readers; first those that stand out on grey as well as on pink and violet."""
+PAPER: Colour = (28, 33, 39)
+INK: Colour = (236, 238, 240)
+MUTED: Colour = (150, 158, 168)
+
+FILL = 0.25
+"""How much of a class's colour covers the image inside its outline."""
+SMALLEST, LARGEST_SIDE, CELL = 512, 2048, 300
+"""The longer side of a picture is brought between the first two, that of a slice to the last."""
+MOST_SLICES, COLUMNS, GAP, TEXT = 12, 4, 10, 15
+
+
+def colour_of(number: int) -> Colour:
+    """The colour of a class; 0 is background and has none."""
+    return COLOURS[(number - 1) % len(COLOURS)]
+
+
+def write_overlay(
+    path: Path, name: str, planes: Planes, labels: Mask, classes: Sequence[str], geometry: Geometry
+) -> None:
+    """Draw labels (S, H, W) on slices (S, C, H, W) and write a PNG."""
+    aspect = pixel_aspect(geometry)
+    if len(labels) == 1:
+        picture = _captioned(_marked(planes[0], labels[0], aspect), classes)
+    else:
+        picture = _montage(name, planes, labels, classes, aspect)
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    write_whole(path, buffer.getvalue())
+
+
+def pixel_aspect(geometry: Geometry) -> float:
+    """A pixel's height for a width of one, as the slices are seen."""
+    if geometry.affine is None or geometry.orientation is None:
+        return 1.0
+    lengths = np.linalg.norm(geometry.affine[:3, :3], axis=0)
+    seen = {int(axis): length for axis, length in zip(geometry.orientation[:, 0], lengths, strict=True)}
+    return float(seen[1] / seen[0])
+
+
+def _marked(plane: Planes, labels: Mask, aspect: float, longest: int | None = None) -> Picture:
+    """One slice with the outlines of its classes, at a size at which they can be seen."""
+    from PIL import Image
+
+    height, width = labels.shape[0] * aspect, labels.shape[1] * 1.0
+    side = longest or min(max(max(height, width), SMALLEST), LARGEST_SIDE)
+    scale = side / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    image = np.asarray(Image.fromarray(_colours(plane)).resize(size, Image.Resampling.BICUBIC))
+    mask = np.asarray(Image.fromarray(labels.astype(np.int32)).resize(size, Image.Resampling.NEAREST))
+    return Image.fromarray(_drawn(image, mask, thickness=max(1, round(side / 400))))
+
+
+def _colours(plane: Planes) -> NDArray[np.uint8]:
+    """(H, W, 3): RGB as it is, of anything else the first channel."""
+    shown = plane if len(plane) == 3 else np.repeat(plane[:1], 3, axis=0)
+    scaled = shown.astype(np.float32) * np.float32(255 / LARGEST[plane.dtype])
+    return np.ascontiguousarray(np.rint(scaled).astype(np.uint8).transpose(1, 2, 0))
+
+
+def _drawn(image: NDArray[np.uint8], labels: Mask, thickness: int) -> NDArray[np.uint8]:
+    drawn = image.astype(np.float32)
+    for number in np.unique(labels[labels > 0]):
+        inside, colour = labels == number, np.array(colour_of(int(number)), dtype=np.float32)
+        outline = inside & ~_shrunk(inside, thickness)
+        drawn[inside] = (1 - FILL) * drawn[inside] + FILL * colour
+        drawn[outline] = colour
+    halo = ~_shrunk(labels == 0, 1) & (labels == 0)
+    drawn[halo] *= 0.4  # a dark line around: seen on bright images too
+    return np.rint(drawn).astype(np.uint8)
+
+
+def _shrunk(inside: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
+    """Without the pixels so near to the outside; the image's border is no outside."""
+    for _ in range(steps):
+        wide = np.pad(inside, 1, mode="edge")
+        inside = inside & wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]
+    return inside
+
+
+def _montage(name: str, planes: Planes, labels: Mask, classes: Sequence[str], aspect: float) -> Picture:
+    """The slices with the largest foreground, in order, each with its number."""
+    from PIL import Image, ImageDraw
+
+    areas = (labels > 0).sum(axis=(1, 2))
+    chosen = chosen_slices(areas)
+    cells = [_marked(planes[number], labels[number], aspect, CELL) for number in chosen]
+    width, height = cells[0].size
+    columns = min(COLUMNS, len(cells))
+    step = (width + GAP, height + GAP + TEXT + 6)
+    head = TEXT * 2 + GAP
+    title = f"{name}: {_count(len(areas), 'slice')}, {np.count_nonzero(areas) or 'none'} with {_names(classes)}"
+    font = _font(TEXT)
+    sheet = Image.new(
+        "RGB",
+        (
+            max(columns * step[0], math.ceil(font.getlength(title)) + GAP) + GAP,
+            head + math.ceil(len(cells) / columns) * step[1],
+        ),
+        PAPER,
+    )
+    draw: Any = ImageDraw.Draw(sheet)
+    draw.text((GAP, GAP), title, fill=INK, font=font)
+    for place, (number, cell) in enumerate(zip(chosen, cells, strict=True)):
+        left, top = GAP + place % columns * step[0], head + place // columns * step[1]
+        draw.text((left, top), f"{number + 1}", fill=MUTED, font=font)
+        sheet.paste(cell, (left, top + TEXT + 4))
+    return _captioned(sheet, classes)
+
+
+def chosen_slices(areas: NDArray[np.int64]) -> list[int]:
+    """Up to twelve slices in order: those with most foreground, or if there is none some from end to end."""
+    count = min(MOST_SLICES, np.count_nonzero(areas) or len(areas))
+    if not areas.any():
+        return [round(place) for place in np.linspace(0, len(areas) - 1, count)]
+    return sorted(np.argsort(-areas, kind="stable")[:count].tolist())
+
+
+def _captioned(picture: Picture, classes: Sequence[str]) -> Picture:
+    """With a line below that names the colours, if there are several."""
+    from PIL import Image, ImageDraw
+
+    if len(classes) <= 2:
+        return picture
+    font = _font(TEXT)
+    rows: list[list[int]] = [[]]
+    widths = {number: 2 * TEXT + math.ceil(font.getlength(classes[number])) for number in range(1, len(classes))}
+    for number, width in widths.items():
+        if rows[-1] and GAP + sum(widths[other] for other in rows[-1]) + width > picture.width:
+            rows.append([])
+        rows[-1].append(number)
+    line = TEXT + 8
+    wide = max(picture.width, *(GAP + width for width in widths.values()))
+    sheet = Image.new("RGB", (wide, picture.height + line * len(rows) + 4), PAPER)
+    sheet.paste(picture, (0, 0))
+    draw: Any = ImageDraw.Draw(sheet)
+    for row, numbers in enumerate(rows):
+        left, top = GAP, picture.height + 5 + row * line
+        for number in numbers:
+            draw.rectangle((left, top + 3, left + TEXT - 5, top + TEXT - 2), fill=colour_of(number))
+            draw.text((left + TEXT, top), classes[number], fill=INK, font=font)
+            left += widths[number]
+    return sheet
+
+
+def _names(classes: Sequence[str]) -> str:
+    return classes[1] if len(classes) == 2 and not classes[1].isdecimal() else "foreground"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _font(size: int) -> FreeTypeFont:
+    """Matplotlib's own font: it is there on every machine, and knows most alphabets."""
+    import matplotlib
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
