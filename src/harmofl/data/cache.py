@@ -92,8 +92,7 @@ class Cache:
         place = self._place(key)
         try:
             index = json.loads((place / "index.json").read_text(encoding="utf-8"))
-            arrays = np.load(place / "index.npz", allow_pickle=False)
-            with arrays:
+            with open(place / "index.npz", "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 loaded = {name: arrays[name] for name in arrays.files}
             planes = _mapped(place / "planes.bin", index["planes"])
             masks = _mapped(place / "masks.bin", index["masks"]) if index["masks"] else None
@@ -140,16 +139,9 @@ class Cache:
     def fingerprints(self, folder: Path, name: str, paths: list[str], watch: Callable[[int], None]) -> dict[str, str]:
         """The content hashes of files below a folder, by path; a file is read again only if size or time changed."""
         known_at = self.folder / "fingerprints" / f"{digest(str(folder.resolve()), name)}.json"
-        try:
-            known = json.loads(known_at.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            known = {}
+        known = _read_json(known_at)
         marks = {path: _mark(folder / path) for path in paths}
-        fresh = {
-            path: known[path][1]
-            for path in paths
-            if isinstance(known.get(path), list) and known[path][0] == marks[path]
-        }
+        fresh = {path: known[path][1] for path in paths if path in known and known[path][0] == marks[path]}
         missing = [path for path in paths if path not in fresh]
         with ThreadPoolExecutor(THREADS) as pool:
             for path, found in zip(missing, pool.map(lambda path: _content(folder / path), missing), strict=True):
@@ -159,6 +151,15 @@ class Cache:
             with suppress(OSError):  # only a shortcut is lost
                 write_whole(known_at, json.dumps({path: [marks[path], fresh[path]] for path in paths}))
         return fresh
+
+
+def _read_json(path: Path) -> dict[str, tuple[Any, str]]:
+    """What was noted of each file, if the note can be read."""
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        return {name: (marks, found) for name, (marks, found) in noted.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def digest(*parts: Any) -> str:

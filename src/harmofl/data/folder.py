@@ -108,9 +108,8 @@ class ImageFolder:
         per_plane = {site: entry.planes.shape[1] for site in self.samples if (entry := self.entry(site))}
         if len(set(per_plane.values())) > 1:
             counts = ", ".join(f"{site} {count}" for site, count in per_plane.items())
-            raise UsageError(
-                f"the sites' images differ in channels ({counts}): data.color = 'rgb' or 'grey' mends that"
-            )
+            hint = "data.color = 'rgb' or 'grey' makes them alike"
+            raise UsageError(f"the sites' images differ in their number of channels ({counts}): {hint}")
         channels = next(iter(per_plane.values()), 0) * (2 * self.data.neighbours + 1)
         if self.data.channels not in (None, channels):
             raise UsageError(f"data.channels = {self.data.channels}: the images give {channels}")

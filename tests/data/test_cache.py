@@ -1,0 +1,183 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harmofl.data.cache import ABANDONED_AFTER, Cache, Decoded, Stack, default_cache, in_threads
+from harmofl.errors import RunError
+from runs import environment
+
+
+def decoded(value: int, slices: int = 2, dtype: type = np.uint8) -> Decoded:
+    planes = np.full((slices, 1, 3, 3), value, dtype=dtype)
+    masks = np.zeros((slices, 3, 3), dtype=np.uint8)
+    masks[0, 0, :2] = 1
+    return Decoded(planes, masks, tiles=1, facts={"slices": slices, "mean": value}, values=[0, 1])
+
+
+def some() -> Iterator[Decoded]:
+    yield decoded(3)
+    yield decoded(5, slices=1)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    assert cache.open("k" * 32) is None
+    made = cache.make(lambda: "k" * 32, some())
+    for entry in (made, cache.open("k" * 32)):
+        assert entry is not None
+        assert entry.planes[:, 0, 0, 0].tolist() == [3, 3, 5]
+        assert entry.masks is not None
+        assert entry.masks.sum(axis=(1, 2)).tolist() == [2, 0, 2]
+        assert entry.sample.tolist() == [0, 0, 1]
+        assert entry.slice.tolist() == [0, 1, 0]
+        assert entry.foreground.tolist() == [2, 0, 2]
+        assert entry.facts["mean"].tolist() == [3, 5]
+        assert entry.values == [[0, 1], [0, 1]]
+        assert isinstance(entry.planes, np.memmap)
+
+
+def test_images_of_more_bits_widen_those_before(tmp_path: Path) -> None:
+    mixed = [decoded(255), decoded(1000, dtype=np.uint16), decoded(1)]
+    entry = Cache(tmp_path).make(lambda: "wide", iter(mixed))
+    assert entry.planes.dtype == np.uint16
+    assert entry.planes[:, 0, 0, 0].tolist() == [65535, 65535, 1000, 1000, 257, 257]
+    assert not list(tmp_path.rglob("*.old"))
+
+
+def test_labels_keep_their_values_when_masks_widen(tmp_path: Path) -> None:
+    with Stack(tmp_path / "masks") as stack:
+        stack.append(np.full((1, 2, 2), 7, dtype=np.uint8))
+        stack.append(np.full((1, 2, 2), 700, dtype=np.uint16))
+        assert stack.description() == {"shape": [2, 2, 2], "dtype": "uint16"}
+    assert np.fromfile(tmp_path / "masks", dtype=np.uint16).tolist() == [7] * 4 + [700] * 4
+
+
+def test_an_interrupted_entry_is_no_entry_and_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[Decoded]:
+        yield decoded(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Cache(tmp_path).make(lambda: "key", interrupted())
+    assert Cache(tmp_path).open("key") is None
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = [{tests!r}, {data!r}]
+from test_cache import Cache, decoded
+def slow():
+    yield decoded(3)
+    print("half", flush=True)
+    time.sleep(60)
+Cache(Path({folder!r})).make(lambda: "key", slow())
+"""
+
+
+def test_a_killed_process_leaves_no_entry_and_its_rest_is_swept_up_later(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    script = KILLED.format(tests=str(here.parent), data=str(here), folder=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    assert process.stdout.readline() == "half\n"
+    process.kill()
+    process.communicate()
+    cache = Cache(tmp_path)
+    assert cache.open("key") is None
+    (rest,) = (tmp_path / "decoded").glob("*.part")
+    cache.make(lambda: "other", some())
+    assert rest.exists()  # for all we know it is still at work
+    old = time.time() - ABANDONED_AFTER - 1
+    os.utime(rest, (old, old))
+    cache.make(lambda: "third", some())
+    assert not rest.exists()
+
+
+def test_of_two_that_make_the_same_entry_both_get_a_whole_one(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+
+    def overtaken() -> Iterator[Decoded]:
+        yield decoded(3)
+        Cache(tmp_path).make(lambda: "key", some())  # another process is faster
+        yield decoded(5, slices=1)
+
+    entry = cache.make(lambda: "key", overtaken())
+    assert entry.planes[:, 0, 0, 0].tolist() == [3, 3, 5]
+    assert not list((tmp_path / "decoded").glob("*.part"))
+
+
+@pytest.mark.parametrize("damage", ["planes.bin", "index.npz", "index.json"])
+def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+    cache = Cache(tmp_path)
+    cache.make(lambda: "key", some())
+    (path,) = tmp_path.rglob(damage)
+    path.write_bytes(path.read_bytes()[:-4])
+    assert cache.open("key") is None
+    assert len(cache.make(lambda: "key", some()).planes) == 3
+
+
+def test_fingerprints_follow_the_content_and_files_are_read_once(tmp_path: Path) -> None:
+    data, cache = tmp_path / "data", Cache(tmp_path / "cache")
+    (data / "series").mkdir(parents=True)
+    for name in ("a.png", "b.png", "series/1.dcm", "series/2.dcm"):
+        (data / name).write_text("same" if name != "b.png" else "other")
+    paths = ["a.png", "b.png", "series"]
+    read: list[int] = []
+    first = cache.fingerprints(data, "site", paths, read.append)
+    assert sum(read) == 3
+    assert len(set(first.values())) == 3
+    assert cache.fingerprints(data, "site", paths, read.append) == first
+    assert sum(read) == 3  # nothing was read again
+    time.sleep(0.01)
+    (data / "series/2.dcm").write_text("changed")
+    second = cache.fingerprints(data, "site", paths, read.append)
+    assert sum(read) == 4
+    assert second["series"] != first["series"]
+    (data / "c.png").write_text("same")
+    assert cache.fingerprints(data, "site", ["c.png"], read.append)["c.png"] == first["a.png"]
+
+
+def test_a_damaged_note_of_fingerprints_is_ignored(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    (tmp_path / "a.png").write_text("a")
+    first = cache.fingerprints(tmp_path, "site", ["a.png"], lambda count: None)
+    (note,) = (tmp_path / "cache" / "fingerprints").iterdir()
+    for content in ("{", "[]", json.dumps({"a.png": 3}), "null"):
+        note.write_text(content)
+        assert cache.fingerprints(tmp_path, "site", ["a.png"], lambda count: None) == first
+
+
+def test_a_cache_that_cannot_be_written_says_which_setting_mends_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"file: .*choose another folder with data\.cache"):
+        Cache(tmp_path / "file").make(lambda: "key", some())
+
+
+def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert default_cache() == Path(os.environ["HARMOFL_CACHE"])
+    monkeypatch.delenv("HARMOFL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "harmofl"
+
+
+def test_work_in_threads_comes_in_order_and_never_far_ahead() -> None:
+    begun: list[int] = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        return number
+
+    results = in_threads(work, list(range(200)))
+    assert next(results) == 0
+    time.sleep(0.05)
+    assert len(begun) < 50
+    assert list(results) == list(range(1, 200))

@@ -1,0 +1,347 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from folders import (
+    blob,
+    camelyon17_folder,
+    classification_folder,
+    nuclei_folder,
+    picture,
+    prostate_folder,
+    save_volume,
+    segmentation_folder,
+    write_manifest,
+)
+from harmofl.data.folder import ImageFolder, stratified
+from harmofl.data.images import LabelledImages
+from harmofl.errors import UsageError
+from harmofl.settings import resolve
+from harmofl.tasks import find
+
+REAL = Path(__file__).parents[2] / "../shared/data"
+real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real images are not beside this checkout")
+
+
+def opened(task: str, folder: Path, preset: str = "smoke", **data: Any) -> ImageFolder:
+    overrides = {"data.folder": str(folder)} | {f"data.{name}": value for name, value in data.items()}
+    settings, _ = resolve(task, "fedavg", preset, overrides=overrides)
+    return find(task).open_folder(settings.data)
+
+
+def counts(images: ImageFolder) -> dict[str, list[int]]:
+    return {site: [len(part) for part in images.parts(site)] for site in images.sites}
+
+
+# --- each layout --------------------------------------------------------------------------------------------------
+
+
+def test_camelyon17_has_a_site_per_center_split_by_patient(tmp_path: Path) -> None:
+    images = opened("histology", camelyon17_folder(tmp_path), preset="paper")
+    images.prepare()
+    assert images.found() == {"sites": ["center-0", "center-1"], "channels": 3, "classes": ["normal", "tumor"]}
+    # Four patients of six patches each: one to test, one to val, two to train.
+    assert counts(images) == {"center-0": [12, 6, 6], "center-1": [12, 6, 6]}
+    groups = [set(part.groups.tolist()) for part in images.parts("center-0")]
+    assert not groups[0] & groups[1] | groups[1] & groups[2] | groups[0] & groups[2]
+    batch = images.whole("center-1").load(torch.arange(24))
+    assert batch.images.shape == (24, 3, 96, 96)
+    # Every other patch holds tumor, and is brighter.
+    assert batch.targets.bincount().tolist() == [12, 12]
+    brightness = batch.images.mean(dim=(1, 2, 3))
+    assert brightness[batch.targets == 1].min() > brightness[batch.targets == 0].max()
+
+
+def test_camelyon17_training_images_are_cut_to_the_smallest_site_each_class_alike(tmp_path: Path) -> None:
+    camelyon17_folder(tmp_path / "small", centers=1, patches=6)
+    folder = camelyon17_folder(tmp_path / "large", centers=2, patches=12)
+    lines = (folder / "metadata.csv").read_text().splitlines()
+    # Of the first center keep half of the patches.
+    kept = [line for line in lines if not (line.endswith(",0,0") and int(line.split(",")[3]) >= 6 * 96)]
+    (folder / "metadata.csv").write_text("\n".join(kept) + "\n")
+    images = opened("histology", folder, preset="paper")
+    assert counts(images) == {"center-0": [12, 6, 6], "center-1": [12, 12, 12]}
+    labels = images.parts("center-1")[0].labels
+    assert labels is not None
+    assert labels.bincount().tolist() == [6, 6]
+    uncut = opened("histology", folder, preset="paper", site_sizes="all")
+    assert counts(uncut)["center-1"] == [24, 12, 12]
+
+
+def test_nuclei_outlines_become_tiles_with_masks_and_test_folders_are_kept(tmp_path: Path) -> None:
+    images = opened("nuclei", nuclei_folder(tmp_path), preset="small", size=64)
+    images.prepare()
+    assert images.found() == {"sites": ["MoNuSeg", "TNBC"], "channels": 3, "classes": ["background", "nucleus"]}
+    # 70 pixels make two tiles of 64 each way. MoNuSeg: three training patients, of which one to val; TNBC: five.
+    assert counts(images) == {"MoNuSeg": [8, 4, 4], "TNBC": [12, 4, 4]}
+    mask = images.whole("MoNuSeg").load(torch.tensor([0])).targets[0]
+    assert mask[10:30, 10:30].all()
+    assert mask[40:60, 40:60].all()
+    assert mask.sum() == 2 * 20 * 20
+
+
+def test_nuclei_are_resized_in_the_papers_way(tmp_path: Path) -> None:
+    images = opened("nuclei", nuclei_folder(tmp_path), preset="paper", size=35)
+    assert counts(images)["MoNuSeg"] == [2, 1, 1]
+    mask = images.whole("MoNuSeg").load(torch.tensor([0])).targets[0]
+    assert mask[5:15, 5:15].all()
+    assert mask.sum() == 2 * 10 * 10
+
+
+def test_prostate_slices_come_with_their_neighbours(tmp_path: Path) -> None:
+    images = opened("prostate", prostate_folder(tmp_path), preset="small", size=36, resize=False)
+    images.prepare()
+    assert images.found() == {"sites": ["BIDMC", "HK"], "channels": 3, "classes": ["background", "prostate"]}
+    # Four cases of five or six slices, two tiles each (40 pixels wide): a case to val, one to test.
+    assert sum(counts(images)["HK"]) == (5 + 6 + 5 + 6) * 2
+    case = images.whole("BIDMC").load(torch.arange(10)).images  # five slices × two tiles
+    middles = case[::2, 1]
+    assert torch.equal(case[2, 0], middles[0])
+    assert torch.equal(case[2, 2], middles[2])
+    assert torch.equal(case[0, 0], middles[0])  # the end slices are their own neighbours
+    assert torch.equal(case[8, 2], middles[4])
+
+
+def test_prostate_papers_slices_are_those_with_prostate(tmp_path: Path) -> None:
+    everything = opened("prostate", prostate_folder(tmp_path), preset="small", size=40)
+    chosen = opened("prostate", tmp_path, preset="paper", size=40)
+    assert len(everything.whole("HK")) == 22
+    assert len(chosen.whole("HK")) == 22 - 4 * 2  # the first and the last slice of each case hold none
+    assert chosen.whole("HK").load(torch.arange(14)).targets.flatten(1).any(dim=1).all()
+    # Neighbours are the volume's, also where they hold no prostate.
+    first = chosen.whole("HK").load(torch.tensor([0])).images[0]
+    assert torch.equal(first[0], everything.whole("HK").load(torch.tensor([0])).images[0, 1])
+
+
+def test_sites_that_store_their_volumes_otherwise_are_turned_alike(tmp_path: Path) -> None:
+    pixels = np.zeros((16, 16, 3), dtype=np.float32)
+    pixels[:4, :4] = 100  # left and front, or right and back: the affine says which
+    for site, sign in (("A", 1), ("B", -1)):
+        array = pixels if sign > 0 else pixels[::-1, ::-1]
+        for case in range(3):
+            affine = np.diag([sign * 0.5, sign * 0.5, 3.0, 1.0])
+            save_volume(tmp_path / site / f"Case{case}.nii.gz", np.ascontiguousarray(array) + case, affine)
+            mask = (array > 0).astype(np.uint8)
+            save_volume(tmp_path / site / f"Case{case}_segmentation.nii.gz", np.ascontiguousarray(mask), affine)
+    images = opened("prostate", tmp_path, size=16)
+    first, second = (images.whole(site).load(torch.arange(3)) for site in ("A", "B"))
+    assert torch.equal(first.images, second.images)
+    assert torch.equal(first.targets, second.targets)
+
+
+def test_own_pictures_without_patients_are_split_one_by_one(tmp_path: Path) -> None:
+    images = opened("classification", classification_folder(tmp_path, images=10))
+    images.prepare()
+    assert images.found() == {"sites": ["site-0", "site-1"], "channels": 1, "classes": ["healthy", "ill"]}
+    assert counts(images) == {"site-0": [6, 2, 2], "site-1": [6, 2, 2]}
+
+
+def test_a_manifests_own_split_is_kept_and_what_it_lacks_is_drawn_from_training(tmp_path: Path) -> None:
+    rows = []
+    for number in range(10):
+        picture(tmp_path / f"{number}.png", blob(20, number, 1)[0])
+        split = "test" if number < 3 else "train"
+        rows.append({"site": "A", "image": f"{number}.png", "label": str(number % 2), "split": split})
+    images = opened("classification", write_manifest(tmp_path, rows))
+    train, val, test = images.parts("A")
+    assert (len(train), len(val), len(test)) == (6, 1, 3)
+    assert test.groups.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 1), (np.uint16, 1), (np.float32, 1), (np.uint16, 5)])
+def test_own_images_may_have_any_depth_and_number_of_channels(tmp_path: Path, dtype: type, channels: int) -> None:
+    import tifffile
+
+    rows = []
+    for number in range(6):
+        shape = (20 + number, 24, channels) if channels > 1 else (20 + number, 24)
+        pixels = np.random.default_rng(number).uniform(0, 200, shape).astype(dtype)
+        mask = (pixels.reshape(20 + number, 24, -1)[..., 0] > 100).astype(np.uint8) * (1 + number % 2)
+        tifffile.imwrite(tmp_path / f"{number}.tif", pixels, photometric="minisblack", planarconfig="contig")
+        picture(tmp_path / f"{number}-mask.png", mask)
+        rows.append({"site": "A", "image": f"{number}.tif", "mask": f"{number}-mask.png"})
+    images = opened("segmentation", write_manifest(tmp_path, rows), size=16)
+    images.prepare()
+    assert images.found() == {"sites": ["A"], "channels": channels, "classes": ["0", "1", "2"]}
+    batch = images.whole("A").load(torch.arange(4))
+    assert batch.images.shape == (4, channels, 16, 16)
+    assert 0 <= batch.images.min() < batch.images.max() <= 1
+
+
+@real_data
+def test_the_real_tiles_load_with_their_own_split() -> None:
+    images = opened("segmentation", REAL / "nuclei-tiles", preset="small")
+    images.prepare()
+    expected = {site: [80 if site != "TNBC" else 78, 20, 40] for site in images.sites}
+    assert (len(images.sites), counts(images)) == (6, expected)
+    assert images.found()["classes"] == ["0", "255"]
+
+
+@real_data
+def test_the_real_original_files_load() -> None:
+    folder = REAL / "nuclei-original-layouts"
+    images = opened("nuclei", folder, preset="small", split_by="image", sites=["MoNuSAC-breast", "TNBC"], limit=2000)
+    images.inspect_images()
+    assert not images.problems
+    masks = images.whole("MoNuSAC-breast").load(torch.arange(5)).targets
+    assert 0.02 < masks.float().mean() < 0.6
+    assert len(images.whole("TNBC")) == 50 * 16  # 512 pixels: 4 × 4 tiles of 128
+
+
+# --- choices ------------------------------------------------------------------------------------------------------
+
+
+def test_some_sites_take_part_and_one_may_be_held_out(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path, sites=4)
+    images = opened("segmentation", folder, sites=["site-0", "site-2"], hold_out_site="site-3")
+    assert images.sites == ["site-0", "site-2"]
+    assert len(images.whole("site-3")) == 30
+    with pytest.raises(UsageError, match=r"unknown site 'site-9'; did you mean 'site-"):
+        opened("segmentation", folder, sites=["site-9"])
+
+
+def test_a_limit_draws_the_same_images_every_time(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    first, second = (opened("segmentation", folder, limit=7).whole("site-0") for _ in range(2))
+    other = opened("segmentation", folder, limit=7, seed=1).whole("site-0")
+    assert len(first) == 7
+    pixels = [each.load(torch.arange(7)).images for each in (first, second, other)]
+    assert torch.equal(pixels[0], pixels[1])
+    assert not torch.equal(pixels[0], pixels[2])
+
+
+def test_a_limit_in_classification_decodes_no_more_than_it_takes(tmp_path: Path) -> None:
+    images = opened("classification", classification_folder(tmp_path, images=20), limit=6)
+    entry = images.entry("site-0")
+    assert entry is not None
+    assert len(entry.planes) == 6
+
+
+def test_stratified_draws_keep_the_classes_in_proportion() -> None:
+    labels = torch.tensor([0] * 30 + [1] * 10)
+    images = LabelledImages(torch.zeros(40, 1, 1, 1), labels, torch.arange(40))
+    for wanted in (4, 8, 20, 40):
+        assert labels[stratified(images, wanted, seed=1)].bincount().tolist() == [3 * wanted // 4, wanted // 4]
+
+
+# --- the cache ----------------------------------------------------------------------------------------------------
+
+
+def decoded_sites(folder: Path, **data: Any) -> list[str]:
+    """The sites whose images had to be decoded."""
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)} | data)
+    seen: list[dict[str, Any]] = []
+    find("segmentation").open_folder(settings.data, seen.append).prepare()
+    return sorted({record["site"] for record in seen if record["doing"] == "decoding"})
+
+
+def test_a_second_start_decodes_nothing_and_a_changed_file_its_site_only(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data")
+    assert decoded_sites(folder) == ["site-0", "site-1"]
+    assert decoded_sites(folder) == []
+    folder = folder.rename(tmp_path / "moved")
+    assert decoded_sites(folder) == []  # found by content, wherever it lies
+    assert decoded_sites(folder, **{"data.size": 16}) == ["site-0", "site-1"]
+    picture(folder / "site-1/p0-0.png", blob(40, 99)[0])
+    assert decoded_sites(folder) == ["site-1"]
+
+
+def test_images_stay_on_disk_until_they_are_asked_for(tmp_path: Path) -> None:
+    images = opened("segmentation", segmentation_folder(tmp_path)).whole("site-0")
+    assert isinstance(images.planes, np.memmap)  # type: ignore[attr-defined]
+    assert images.nbytes == 20 * 4 * 3 * 32 * 32 * 4 * 30 // 80  # the smoke preset's limit of 30 tiles, as floats
+
+
+# --- problems -----------------------------------------------------------------------------------------------------
+
+
+def broken(folder: Path, task: str = "segmentation", **data: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        opened(task, folder, **data).prepare()
+    return str(caught.value)
+
+
+def test_a_truncated_image_is_named(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    path = folder / "site-1/p2-1.png"
+    path.write_bytes(path.read_bytes()[:-200])
+    assert "1 problem: site-1/p2-1.png: " in broken(folder)
+
+
+def test_every_problem_counts_and_the_first_five_are_named(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    for path in sorted((folder / "site-0").glob("*mask.png"))[:7]:
+        picture(path, np.zeros((9, 9), dtype=np.uint8))
+    message = broken(folder)
+    assert "7 problems: site-0/p0-0-mask.png: the mask is 9 x 9" in message.replace("×", "x")
+    assert "; and 2 more (`harmofl data check` lists all)" in message
+
+
+def test_a_label_outside_the_classes_is_named(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    picture(folder / "site-0/p0-0-mask.png", np.full((40, 40), 3, dtype=np.uint8))
+    message = broken(folder, classes=["0", "255"])
+    assert "site-0/p0-0-mask.png: label 3 is none of the classes (0, 255)" in message
+    message = broken(classification_folder(tmp_path / "c"), "classification", classes=["healthy", "sick"])
+    assert "label 'ill' is none of the classes (healthy, sick)" in message
+
+
+def test_a_picture_instead_of_a_mask_is_recognized(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path, channels=1)
+    noise = np.arange(1600, dtype=np.uint16).reshape(40, 40)
+    picture(folder / "site-0/p0-0-mask.png", noise)
+    assert "1600 different values: a mask holds a few labels" in broken(folder)
+
+
+def test_a_patient_on_two_sides_is_refused_unless_images_are_split(tmp_path: Path) -> None:
+    rows = []
+    for number in range(8):
+        picture(tmp_path / f"{number}.png", blob(20, number, 1)[0])
+        split = ("train", "val", "test", "train")[number % 4]
+        row = {"site": "A", "image": f"{number}.png", "label": str(number // 4), "split": split}
+        rows.append(row | {"patient": "Ann" if number in (0, 1) else f"p{number}"})
+    write_manifest(tmp_path, rows)
+    message = broken(tmp_path, "classification")
+    assert "1.png: patient Ann of A is in val, but 0.png of the same patient is in train" in message
+    opened("classification", tmp_path, split_by="image").prepare()
+
+
+def test_images_of_other_channels_are_refused_with_the_setting_that_mends_it(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    picture(folder / "site-0/p1-0.png", blob(40, 0, 1)[0])
+    message = broken(folder)
+    assert "site-0/p1-0.png: 1 channels, where site-0/p0-0.png has 3: data.color = 'rgb' or 'grey'" in message
+    opened("segmentation", folder, color="rgb").prepare()
+    opened("segmentation", folder, color="grey").prepare()
+
+
+def test_sites_of_different_channels_are_refused_too(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    for path in (folder / "site-1").glob("*[0-9].png"):
+        picture(path, blob(40, 0, 1)[0])
+    images = opened("segmentation", folder)
+    images.prepare()
+    with pytest.raises(UsageError, match=r"differ in their number of channels \(site-0 3, site-1 1\)"):
+        images.found()
+
+
+def test_a_site_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    for path in (folder / "site-1").glob("*[0-9].png"):
+        path.write_bytes(b"")
+    assert "not one of this site's images could be read" in str(opened_problems(folder))
+
+
+def opened_problems(folder: Path) -> list[str]:
+    images = opened("segmentation", folder)
+    images.inspect()
+    return [str(problem) for problem in images.problems]
+
+
+def test_a_site_with_too_few_patients_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    message = broken(segmentation_folder(tmp_path, patients=2))
+    assert "site-0: 2 patients cannot be split into train, val, test; it takes 3 or more" in message
+    assert "data.split_by = 'image'" in message
