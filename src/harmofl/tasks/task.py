@@ -95,10 +95,6 @@ class Task:
             raise UsageError(f"data.classes = {data.classes!r}: {self.name} has {', '.join(self.classes)}")
         if data.hold_out_site and data.sites and data.hold_out_site in data.sites:
             raise UsageError(f"data.hold_out_site = {data.hold_out_site!r}: it is also in data.sites")
-        if self.phantom and not data.folder:
-            for site in [*(data.sites or ()), *([data.hold_out_site] if data.hold_out_site else ())]:
-                if site not in self.phantom.sites:
-                    raise unknown_name("site", site, self.phantom.sites)
         if self.phantom and not data.folder and data.images < self.phantom.fewest_images:
             raise UsageError(f"data.images = {data.images}: {self.name} needs at least {self.phantom.fewest_images}")
 
@@ -111,6 +107,9 @@ class Task:
             return self.open_folder(data)
         if self.phantom is None:
             raise UsageError(f"{self.name} has no synthetic hospitals: say where the images are, with --data")
+        for site in [*(data.sites or ()), data.hold_out_site or self.phantom.sites[0]]:
+            if site not in self.phantom.sites:
+                raise unknown_name("site", site, self.phantom.sites)
         return PhantomSource(self.phantom, data)
 
     def open_folder(self, data: DataSettings, watch: Watch = silent) -> ImageFolder:

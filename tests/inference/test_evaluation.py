@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import harmofl
+from folders import classification_folder, prostate_folder, segmentation_folder
+from harmofl.data.images import LabelledImages
+from harmofl.inference.evaluation import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
+from harmofl.inference.folder import open_model
+from harmofl.methods.harmonizers import Harmonizer
+from harmofl.models.network import Model, Network
+from harmofl.settings import resolve
+from runs import train, weights
+
+
+def train_on(
+    folder: Path, out: Path, task: str = "segmentation", method: str = "fedavg", **data: Any
+) -> dict[str, Any]:
+    settings = {f"data.{name}": value for name, value in data.items()} | {"federation.workers": 1}
+    return harmofl.train(task, method, data=folder, preset="smoke", settings=settings, out=out)
+
+
+def test_a_run_on_a_folder_is_scored_again_on_its_test_images(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data")
+    summary = train_on(folder, tmp_path / "run")
+    scores = harmofl.evaluate(tmp_path / "run" / "model", data=folder)
+    assert {site: found["metric"] for site, found in scores.items()} == {
+        site: summary["test"][site] for site in ("site-0", "site-1")
+    }
+    assert scores["site-0"].keys() >= {"images", "loss", "precision", "recall", "dice_per_case"}
+    everything = harmofl.evaluate(tmp_path / "run" / "model", data=folder, split="all")
+    assert everything["site-0"]["images"] == 30  # the smoke preset's limit
+    assert scores["site-0"]["images"] < 10
+
+
+def test_a_hospital_that_took_no_part_is_scored_on_all_its_images(tmp_path: Path) -> None:
+    summary = train_on(segmentation_folder(tmp_path / "data"), tmp_path / "run")
+    new = segmentation_folder(tmp_path / "new", sites=3)
+    scores = harmofl.evaluate(tmp_path / "run" / "model", data=new)
+    assert scores["site-2"]["images"] == 30
+    assert scores["site-1"]["images"] < 10
+    assert summary["test"].keys() == {"site-0", "site-1", "average", "std"}
+
+
+def test_a_model_knows_no_path_of_the_machine_that_trained_it(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "secret-patients")
+    train_on(folder, tmp_path / "run", cache=str(tmp_path / "decoded"))
+    for path in (tmp_path / "run" / "model").rglob("*"):
+        if path.is_file():
+            assert b"secret-patients" not in path.read_bytes()
+            assert str(tmp_path).encode() not in path.read_bytes()
+    with pytest.raises(harmofl.UsageError, match="trained on images of a folder: say which"):
+        harmofl.evaluate(tmp_path / "run" / "model")
+
+
+def test_labels_that_the_model_does_not_know_are_refused(tmp_path: Path) -> None:
+    train_on(classification_folder(tmp_path / "data"), tmp_path / "run", task="classification")
+    other = classification_folder(tmp_path / "other", classes=("healthy", "unclear"))
+    with pytest.raises(harmofl.UsageError, match=r"label 'unclear' is none of the classes \(healthy, ill\)"):
+        harmofl.evaluate(tmp_path / "run" / "model", data=other)
+
+
+@pytest.mark.parametrize("method", ["harmofl", "centralized"])
+def test_a_held_out_site_takes_no_part_and_is_scored_at_the_end(tmp_path: Path, method: str) -> None:
+    folder = prostate_folder(tmp_path / "data", sites=("A", "B", "C"))
+    summary = train_on(folder, tmp_path / "run", "prostate", method, hold_out_site="C")
+    assert summary["test"].keys() == {"A", "B", "average", "std"}
+    assert summary["unseen"]["C"]["images"] == 22
+    assert 0 <= summary["unseen"]["C"]["metric"] <= 1
+    assert "note" not in summary["unseen"]["C"]
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert {record["phase"] for record in records if record["site"] == "C"} == {"unseen"}
+    again = harmofl.evaluate(tmp_path / "run" / "model", data=folder)["C"]
+    assert again["metric"] == pytest.approx(summary["unseen"]["C"]["metric"])
+    without = prostate_folder(tmp_path / "without", sites=("A", "B"))
+    train_on(without, tmp_path / "other", "prostate", method)
+    first, second = weights(tmp_path / "run"), weights(tmp_path / "other")
+    assert all(torch.equal(first[name], second[name]) for name in first)  # its images changed nothing
+
+
+def test_a_phantoms_site_can_be_held_out_too(tmp_path: Path) -> None:
+    summary = train(tmp_path / "run", "fedavg", data__hold_out_site="hospital-2")
+    assert "hospital-2" not in summary["test"]
+    assert summary["unseen"]["hospital-2"]["images"] == 24
+
+
+def test_fedbn_meets_a_new_hospital_with_its_own_statistics(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data", sites=3)
+    summary = train_on(folder, tmp_path / "run", method="fedbn", hold_out_site="site-2")
+    assert summary["unseen"]["site-2"]["note"] == RE_ESTIMATED
+    model_folder = tmp_path / "run" / "model"
+    settings, method = resolve(file=json.loads((model_folder / "model.json").read_text())["settings"])
+    images = LabelledImages(torch.rand(6, 3, 32, 32), torch.zeros(6, 32, 32, dtype=torch.int64), torch.arange(6))
+    (model,) = models_for(model_folder, "site-2", images, settings).models
+    sites = [weights(tmp_path / "run", site) for site in ("site-0", "site-1")]
+    shared = {f"network.{name}" for name in method.shares(model.network)}
+    for name, tensor in model.state_dict().items():
+        if name in shared:
+            assert torch.equal(tensor, sites[0][name])
+        elif name.endswith((".weight", ".bias")):
+            torch.testing.assert_close(tensor, (sites[0][name] + sites[1][name]) / 2)
+        elif name.endswith("running_mean"):
+            assert not torch.allclose(tensor, (sites[0][name] + sites[1][name]) / 2)
+    own, *_ = open_model(model_folder, "site-0")
+    (known,) = models_for(model_folder, "site-0", images, settings).models
+    assert all(torch.equal(known.state_dict()[name], tensor) for name, tensor in own.state_dict().items())
+
+
+def test_local_models_meet_a_new_hospital_together(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data", sites=3)
+    summary = train_on(folder, tmp_path / "run", method="local", hold_out_site="site-2")
+    assert summary["unseen"]["site-2"]["note"] == MEAN_OF_MODELS
+    each = [
+        harmofl.evaluate(tmp_path / "run" / "model", data=folder, site=site)["site-2"]["metric"]
+        for site in ("site-0", "site-1")
+    ]
+    assert summary["unseen"]["site-2"]["metric"] == pytest.approx(sum(each) / 2)
+
+
+def test_re_estimated_statistics_are_those_of_the_images() -> None:
+    norm = nn.BatchNorm2d(2)
+    model = Model(Harmonizer(), Network(nn.Sequential(norm, nn.Conv2d(2, 2, 1)), "1"))
+    images = torch.rand(8, 2, 4, 4)
+    estimate_statistics(model, LabelledImages(images, torch.zeros(8, dtype=torch.int64), torch.arange(8)), 4)
+    halves = images.split(4)
+    torch.testing.assert_close(norm.running_mean, torch.stack([h.mean(dim=(0, 2, 3)) for h in halves]).mean(dim=0))
+    torch.testing.assert_close(norm.running_var, torch.stack([h.var(dim=(0, 2, 3)) for h in halves]).mean(dim=0))
+    assert not model.training
+    assert norm.momentum == 0.1
