@@ -84,3 +84,19 @@ def test_a_last_batch_of_one_joins_the_one_before() -> None:
     assert [len(batch) for batch in in_batches(torch.arange(9), 4)] == [4, 5]
     assert [len(batch) for batch in in_batches(torch.arange(10), 4)] == [4, 4, 2]
     assert [len(batch) for batch in in_batches(torch.arange(1), 4)] == [1]
+
+
+def test_all_sites_of_a_process_share_one_memory_budget(
+    images: LabelledImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "LARGEST_CACHE", int(1.5 * images.nbytes))
+    sites = [TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu")) for _ in range(2)]
+    harmonizer = frozen(images, "dc")
+    for _ in range(2):  # the first keeps its images from round to round, the second never
+        batches = [all_batches(site, harmonizer) for site in sites]
+        assert [site._harmonized is not None for site in sites] == [True, False]
+        assert all(torch.equal(one[0], other[0]) for one, other in zip(*batches, strict=True))
+    sites.pop(0)
+    del batches
+    all_batches(sites[0], harmonizer)
+    assert sites[0]._harmonized is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Generator, Tensor
@@ -14,7 +15,10 @@ from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
 
 LARGEST_CACHE = 2**30
-"""Bytes of harmonized images that a site keeps in memory."""
+"""Bytes of harmonized images that a process keeps in memory, all its sites together."""
+
+_keeping: WeakKeyDictionary[TrainingInputs, int] = WeakKeyDictionary()
+"""The bytes that each site of this process keeps."""
 
 
 class TrainingInputs:
@@ -49,7 +53,7 @@ class TrainingInputs:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""
         state = snapshot(harmonizer)
         unchanged = not learns and self._training.augmentation == "none"
-        if not (state and unchanged and self._train.nbytes <= LARGEST_CACHE):
+        if not (state and unchanged and self._has_room()):
             return None
         if self._harmonized is None or self._targets is None or not _same(state, self._made_with):
             parts = [
@@ -60,6 +64,13 @@ class TrainingInputs:
             self._targets = torch.cat([targets for _, targets in parts])
             self._made_with = state
         return self._harmonized, self._targets
+
+    def _has_room(self) -> bool:
+        others = sum(size for inputs, size in _keeping.items() if inputs is not self)
+        has_room = others + self._train.nbytes <= LARGEST_CACHE
+        if has_room:
+            _keeping[self] = self._train.nbytes
+        return has_room
 
 
 def _same(first: State, second: State) -> bool:
