@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -14,11 +14,15 @@ from harmofl.errors import RunError, UsageError
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
 from harmofl.federation.transports import num_workers, simulated, threads
+from harmofl.files import write_whole
 from harmofl.inference.folder import open_model
 from harmofl.methods.method import Method
 from harmofl.settings import FOUND_IN_DATA, Settings, Tree, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
+
+if TYPE_CHECKING:
+    from harmofl.data.check import Check
 
 Watch = Callable[[Record], None]
 
@@ -90,6 +94,34 @@ def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watc
         raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
     finally:
         folder.release()
+
+
+def check_data(
+    task: str,
+    data: str | Path,
+    *,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    sheet: str | Path | None = None,
+    watch: Watch = lambda record: None,
+) -> tuple[Check, Path | None]:
+    """Look at all images of a folder: numbers per site and split, and every problem; `sheet`: a picture to write."""
+    from harmofl.data.check import check_images
+
+    overrides = {"data.limit": 0} | dict(settings or {}) | {"data.folder": os.path.abspath(data)}
+    file = for_folder(overrides["data.folder"], read_toml(Path(config)) if config else {})
+    resolved, _ = resolve(task, "fedavg", preset, file, overrides)
+    chosen = find_task(task)
+    folder = chosen.open_folder(resolved.data, watch)
+    check = check_images(chosen, folder)
+    if sheet is None or not folder.samples:
+        return check, None
+    from harmofl.reporting.contact_sheet import contact_sheet
+    from harmofl.reporting.figures import to_png
+
+    write_whole(Path(sheet), to_png(contact_sheet(chosen, folder)))
+    return check, Path(sheet)
 
 
 def load_model(folder: str | Path, site: str | None = None, method: Method | None = None) -> nn.Module:

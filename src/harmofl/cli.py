@@ -181,6 +181,41 @@ def evaluate(
     show_scores(scores, metric_name(model))
 
 
+data_app = typer.Typer(help="Look at a folder of images before training on it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("check")
+def data_check(
+    task: Annotated[str, typer.Option(help="What would be learned: see `harmofl tasks`.")],
+    data: Annotated[Path, typer.Option(help="The folder with the images.")],
+    preset: Annotated[str | None, typer.Option(help="Whose settings: smoke, small (the default), paper.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")] = None,
+    assignments: Assignments = [],  # noqa: B006
+    sheet: Annotated[
+        Path, typer.Option(help="The picture to write: a row of images per site, with their masks or classes.")
+    ] = Path("contact-sheet.png"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines, and write no picture.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """What would be loaded, per site and split, and every problem, listed. Exit code 2 if training would fail.
+
+    For example:  harmofl data check --task segmentation --data my-images
+    """
+    from harmofl import api
+    from harmofl.console import display, show_check
+    from harmofl.settings import parse_assignments
+
+    settings = parse_assignments(assignments)
+    with display(quiet, silent=as_json) as watch:
+        check, picture = api.check_data(
+            task, data, preset=preset, config=config, settings=settings, sheet=None if as_json else sheet, watch=watch
+        )
+    show_check(check, picture, as_json)
+    if not check.ok:
+        raise typer.Exit(2)
+
+
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a model folder.", metavar="RUN_DIR")],

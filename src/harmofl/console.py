@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import statistics
 import sys
@@ -19,6 +20,7 @@ from harmofl.errors import UsageError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+    from harmofl.data.check import Check
     from harmofl.reporting.runs import RunResult
 
 Record = dict[str, Any]
@@ -26,8 +28,11 @@ Watch = Callable[[Record], None]
 
 
 @contextmanager
-def display(quiet: bool = False) -> Iterator[Watch]:
+def display(quiet: bool = False, silent: bool = False) -> Iterator[Watch]:
     """Show rounds, sites, loss, score and time left; plain lines where nobody looks or with `quiet`."""
+    if silent:  # what the command prints is for machines
+        yield lambda record: None
+        return
     if quiet or not sys.stdout.isatty():
         yield PlainLines()
         return
@@ -230,6 +235,21 @@ def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> 
     columns = ([values[name] for values in scores.values() if name in values] for name in names)
     table.add_row("average", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
     Console().print(table)
+
+
+def show_check(check: Check, picture: Path | None, as_json: bool) -> None:
+    """The table of a folder's sites, its problems, and where the contact sheet is; or all of it as JSON."""
+    from harmofl.data.check import to_json
+    from harmofl.reporting.check_table import to_rich
+
+    if as_json:
+        print(json.dumps(to_json(check), indent=2))
+        return
+    console = Console()
+    for part in to_rich(check):
+        console.print(part)
+    if picture:
+        console.print(f"A row of images per site: {picture}", highlight=False, soft_wrap=True)
 
 
 def show_methods() -> None:

@@ -67,8 +67,8 @@ class DataSettings(Section):
         min_length=2,
         description="labels in the manifest, or values in the masks (the first is background); found if unset",
     )
-    limit: Annotated[int, Field(ge=3)] | None = Field(
-        None, description="at most so many images (slices, tiles) per site, drawn by data.seed"
+    limit: Annotated[int, Field(ge=0)] = Field(
+        0, description="at most so many images (slices, tiles) per site of a folder, drawn by data.seed; 0: all"
     )
     site_sizes: Literal["all", "smallest"] = Field(
         "all", description="training images of a folder's sites: as they are, or cut to the smallest site's number"

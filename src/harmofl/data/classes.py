@@ -54,9 +54,9 @@ class Classes:
         """The place of a manifest's label; -1 if it is none of the classes."""
         return self.names.index(label) if label in self.names else -1
 
-    def table(self) -> list[int]:
+    def table(self, up_to: int = 0) -> list[int]:
         """From a mask's value to the place of its class, as a list; unknown values count as background."""
-        table = [0] * (max(self.values, default=0) + 1)
+        table = [0] * (max(up_to, *self.values) + 1)
         for value, place in self.values.items():
             table[value] = place
         return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -258,6 +259,8 @@ class ImageFolder:
             mask = read_mask(self.folder / sample.mask, scan)
         except UnreadableError as error:
             raise _MaskError(str(error)) from None
+        except Exception as error:
+            raise _MaskError(f"cannot be read: {type(error).__name__}: {error}") from error
         count = len(np.unique(mask))
         if count > MOST_MASK_VALUES:
             raise _MaskError(f"{count} different values: a mask holds a few labels (is it a picture, or a JPEG?)")
@@ -293,9 +296,13 @@ class ImageFolder:
         """Train, val and test images; training images may be cut to the smallest site's number."""
         train, val, test = self._split(site)
         if self.data.site_sizes == "smallest" and site in self.sites:
-            smallest = min(len(self._split(other)[0]) for other in self.sites)
-            train = train.at(stratified(train, smallest, seed_of(self.data.seed, site, "cut")))
+            train = train.at(stratified(train, self._smallest, seed_of(self.data.seed, site, "cut")))
         return train, val, test
+
+    @cached_property
+    def _smallest(self) -> int:
+        """The training images of the site that has fewest."""
+        return min(len(self._split(site)[0]) for site in self.sites)
 
     def _split(self, site: str) -> Parts:
         images, given = self.units(site)
@@ -317,7 +324,7 @@ class ImageFolder:
             labels = torch.tensor([self.classes.index(sample.label) for sample in samples], dtype=torch.int64)
             classes_of = labels[of_sample]
         else:
-            classes_of = torch.tensor(self.classes.table(), dtype=torch.int64)
+            classes_of = torch.tensor(self.classes.table(up_to=int(max(map(max, entry.values)))), dtype=torch.int64)
         rows = torch.from_numpy(with_neighbours(entry, planes, self.data.neighbours))
         given = [samples[number].split for number in of_sample.tolist()]
         return StoredImages(entry.planes, entry.masks, rows, classes_of, groups), given
@@ -334,8 +341,11 @@ class ImageFolder:
 
     def _foreground_slices(self, entry: Entry) -> np.ndarray[Any, Any]:
         """Planes of slices of which any tile holds something; pictures always count."""
+        _, slices = np.unique(np.stack([entry.sample, entry.slice]), axis=1, return_inverse=True)
+        in_slice = np.bincount(slices, weights=entry.foreground)[slices]
         is_volume = entry.facts["slices"][entry.sample] > 1
-        return (entry.foreground > 0) | ~is_volume
+        chosen: np.ndarray[Any, Any] = (in_slice > 0) | ~is_volume
+        return chosen
 
     def _groups(self, samples: Sequence[Sample]) -> list[int]:
         """A number for each sample's patient; a sample without one is its own."""

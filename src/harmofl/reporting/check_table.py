@@ -1,0 +1,132 @@
+"""What a check of the data found, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from harmofl.data.check import Check, Range, Row
+from harmofl.data.samples import Problem
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST_PROBLEMS = 200
+MOST_CLASSES = 6
+MISSING = "–"
+CLASSES = "images per class"
+WIDEST_SIZE = 10
+
+Cell = Callable[[Row], str]
+
+
+def to_rich(check: Check) -> list[RenderableType]:
+    """A table of sites and splits, every problem up to a number that can be read, and the verdict in words."""
+    return [_table(check), *_problems(check.problems), Text(_verdict(check), style="bold")]
+
+
+def _table(check: Check) -> Table:
+    # Text, not str: rich would read [brackets] in a site's name as markup.
+    title = Text(f"{check.folder} for {check.task}")
+    shown = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    if check.limit:
+        shown.caption = Text(f"At most {check.limit:,} images of a site, as data.limit says.")
+    shown.add_column("site", overflow="fold", min_width=8)
+    shown.add_column("split", no_wrap=True)
+    columns = _columns(check)
+    for heading in columns:
+        has_words = heading == CLASSES
+        shown.add_column(heading, justify="left" if has_words else "right", no_wrap=not has_words)
+    before = ""
+    for row in check.rows:
+        if before not in ("", row.site):
+            shown.add_section()
+        cells = ["" if row.site == before else row.site, row.split, *(cell(row) for cell in columns.values())]
+        shown.add_row(*map(Text, cells))
+        before = row.site
+    return shown
+
+
+def _columns(check: Check) -> dict[str, Cell]:
+    """The columns that say something about these data."""
+    rows = check.rows
+    columns: dict[str, Cell] = {"images": lambda row: f"{row.images:,}"}
+    if any(row.files != row.images for row in rows):
+        columns["files"] = lambda row: f"{row.files:,}"
+    if any(row.patients for row in rows):
+        columns["patients"] = lambda row: f"{row.patients:,}" if row.patients else MISSING
+    columns["size"] = _size
+    if any(row.slices and row.slices[1] > 1 for row in rows):
+        columns["slices"] = lambda row: _range(row.slices)
+    columns["ch."] = lambda row: _range(row.channels)
+    columns["values"] = lambda row: f"{row.intensity[0]:.4g}…{row.intensity[2]:.4g}" if row.intensity else MISSING
+    columns["mean"] = lambda row: f"{row.intensity[1]:.4g}" if row.intensity else MISSING
+    if check.kind == "classification":
+        columns[CLASSES] = lambda row: _labels(row.labels)
+    else:
+        columns["foreground"] = lambda row: _shares(row.foreground)
+        columns["empty"] = lambda row: MISSING if row.without_foreground is None else _percent(row.without_foreground)
+    return columns
+
+
+def _range(limits: Range | None) -> str:
+    if limits is None:
+        return MISSING
+    low, high = limits
+    return f"{low}" if low == high else f"{low}–{high}"
+
+
+def _size(row: Row) -> str:
+    """Height and width, one below the other where both vary."""
+    height, width = _range(row.height), _range(row.width)
+    return f"{height}{chr(10) if len(height + width) > WIDEST_SIZE else ''}×{width}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _labels(labels: Mapping[str, int] | None) -> str:
+    if not labels:
+        return MISSING
+    if len(labels) <= MOST_CLASSES:
+        return ", ".join(f"{name}: {count:,}" for name, count in labels.items())
+    fewest, most = (choose(labels, key=labels.__getitem__) for choose in (min, max))
+    return f"{len(labels)} classes, from {fewest}: {labels[fewest]:,} to {most}: {labels[most]:,}"
+
+
+def _shares(shares: Mapping[str, float] | None) -> str:
+    if not shares:
+        return MISSING
+    if len(shares) == 1:
+        return _percent(*shares.values())
+    return "\n".join(f"{name}: {_percent(share)}" for name, share in shares.items())
+
+
+def _problems(problems: Sequence[Problem]) -> list[RenderableType]:
+    shown: list[RenderableType] = [_problem(problem) for problem in problems[:MOST_PROBLEMS]]
+    left = len(problems) - len(shown)
+    return [*shown, *([Text(f"… and {left:,} more (see --json)")] if left > 0 else []), *([Text()] if problems else [])]
+
+
+def _problem(problem: Problem) -> Text:
+    mark, color = ("✗", "red") if problem.fatal else ("!", "yellow")
+    file = (f"{problem.file}: ", "bold") if problem.file else ""
+    return Text.assemble((f"{mark} ", color), file, problem.message)
+
+
+def _verdict(check: Check) -> str:
+    fatal = sum(problem.fatal for problem in check.problems)
+    if fatal:
+        return f"Training would fail: {_counted(fatal, 'problem')} must be mended first (marked ✗)."
+    remarks = len(check.problems)
+    worth = f" {_counted(remarks, 'remark')} worth reading (marked !)." if remarks else ""
+    return f"Training would work: {_counted(len(check.sites), 'site')}, {_counted(check.images, 'image')}.{worth}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

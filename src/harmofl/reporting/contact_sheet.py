@@ -1,0 +1,198 @@
+"""A sheet of sample images, one row per site, with what the data says of them drawn on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from harmofl.data.folder import ImageFolder
+from harmofl.data.images import LabelledImages, StoredImages
+from harmofl.errors import UsageError
+from harmofl.reporting.figures import INK, MUTED, PAPER, _draw_strip, _strip, _styled
+
+if TYPE_CHECKING:
+    # Imported where it is used: loading matplotlib takes longer than most commands.
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from harmofl.tasks.task import Task
+
+WIDTH = 7.6
+"""Inches; with `to_png` about 1200 pixels."""
+HEADING, FOOTING, LEFT, MARGIN = 0.45, 0.4, 0.95, 0.1
+"""Inches above, below and beside the rows."""
+LETTER, LONGEST_NAME = 0.085, 18
+"""Of a site's name: inches of a letter, and letters."""
+OUTLINES = ("#f0e442", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#0072b2")
+"""Okabe and Ito's colours, those first that stand out from both stained tissue and grey scans."""
+MOST_LETTERS = 14
+
+Places = npt.NDArray[np.int64]
+Strip = npt.NDArray[np.float64]
+
+
+@_styled
+def contact_sheet(task: Task, folder: ImageFolder, columns: int = 8) -> Figure:
+    """Draw images of every site, spread over its patients, with outlines of the masks or names of the classes."""
+    classes = _classes(folder)
+    outlined = classes[1:] if folder.kind == "segmentation" else ()
+    figure, all_axes = _rows(list(folder.samples), columns, FOOTING if outlined else MARGIN)
+    for site, axes in all_axes.items():
+        _draw_site(axes, folder, site, columns, classes)
+    title = f"{task.title[:1].upper()}{task.title[1:]}: images of each site"
+    top = 1 - 0.5 * HEADING / figure.get_figheight()
+    figure.text(0.5, top, title, fontsize=12.5, fontweight="bold", ha="center", va="center")
+    if outlined:
+        _name_outlines(figure, outlined)
+    return figure
+
+
+def _rows(sites: Sequence[str], columns: int, footing: float) -> tuple[Figure, dict[str, Axes]]:
+    """Axes below one another, right of the sites' names; all lengths are inches."""
+    from matplotlib.figure import Figure
+
+    left = max(LEFT, MARGIN + LETTER * max((len(_short(site, LONGEST_NAME)) for site in sites), default=0))
+    width = WIDTH - left - MARGIN
+    tile = width / (columns + 0.05 * (columns - 1))  # the gaps of a strip
+    pitch = 1.05 * tile
+    height = HEADING + len(sites) * pitch + footing
+    figure = Figure(figsize=(WIDTH, height))
+    bottoms = [height - HEADING - row * pitch - tile for row in range(len(sites))]
+    places = [(left / WIDTH, bottom / height, width / WIDTH, tile / height) for bottom in bottoms]
+    return figure, {site: figure.add_axes(place) for site, place in zip(sites, places, strict=True)}
+
+
+def _classes(folder: ImageFolder) -> Sequence[str]:
+    try:
+        return folder.classes.names
+    except UsageError:  # then no site can be shown, either
+        return ()
+
+
+def _draw_site(axes: Axes, folder: ImageFolder, site: str, columns: int, classes: Sequence[str]) -> None:
+    try:
+        images = _to_show(folder.units(site)[0])
+    except UsageError:  # such as: not one image can be read
+        _draw_strip(axes, None)
+        axes.text(0.5, 0.5, "cannot be shown", transform=axes.transAxes, ha="center", va="center", color=MUTED)
+        _name_site(axes, site, 0)
+        return
+    shown = images.load(torch.from_numpy(_telling(folder, site, images, columns)))
+    channels = 3 if shown.images.shape[1] == 3 else 1
+    _draw_strip(axes, _in_columns(shown.images[:, :channels], columns))
+    _name_site(axes, site, len(images))
+    if shown.labels is None:
+        _draw_outlines(axes, shown.targets, columns, len(classes))
+    else:
+        _draw_class_names(axes, shown, columns, classes)
+
+
+def _to_show(images: StoredImages) -> StoredImages:
+    """The same without neighbours; values of a mask that are none of the classes count as background."""
+    middle = images.rows.shape[1] // 2
+    classes_of = images.classes_of
+    if images.masks is not None:
+        classes_of = torch.cat([classes_of, classes_of.new_zeros(2**16 - len(classes_of))])
+    return replace(images, rows=images.rows[:, middle : middle + 1], classes_of=classes_of)
+
+
+# --- which images --------------------------------------------------------------------------------------------------
+
+
+def _telling(folder: ImageFolder, site: str, images: StoredImages, count: int) -> Places:
+    """Places of so many images: with something in their masks if there are, or one class after the other."""
+    if images.labels is not None:
+        return _spread(images.groups.numpy(), images.labels.numpy(), range(len(folder.classes.names)), count)
+    entry = folder.entry(site)
+    assert entry is not None
+    has_foreground = (entry.foreground[images.rows[:, 0].numpy()] > 0).astype(np.int64)
+    return _spread(images.groups.numpy(), has_foreground, [1], count)
+
+
+def _spread(patients: Places, kinds: Places, preferred: Sequence[int], count: int) -> Places:
+    """Places spread over the patients, and over the images of each; the preferred kinds take turns."""
+    found = np.unique(patients)
+    shares = np.array_split(found, min(len(found), count))  # of many patients, several share a place
+    members = [np.flatnonzero(np.isin(patients, share)) for share in shares]
+    chosen: list[int] = []
+    for places, wanted in zip(members, _evenly([len(each) for each in members], count), strict=True):
+        for block in np.array_split(places, wanted) if wanted else ():
+            liked = block[kinds[block] == preferred[len(chosen) % len(preferred)]]
+            pool = liked if len(liked) else block
+            chosen.append(int(pool[len(pool) // 2]))
+    return np.array(chosen)
+
+
+def _evenly(available: Sequence[int], count: int) -> list[int]:
+    """How many to take from each so that there are `count`, or all."""
+    taken = [0] * len(available)
+    while sum(taken) < min(count, sum(available)):
+        open_to = [place for place, most in enumerate(available) if taken[place] < most]
+        taken[min(open_to, key=taken.__getitem__)] += 1
+    return taken
+
+
+# --- how they look -------------------------------------------------------------------------------------------------
+
+
+def _in_columns(images: Tensor, columns: int) -> Strip:
+    """Lay images (N, C, H, W) side by side, and leave the columns free for which there are none."""
+    blank = images.new_zeros((columns - len(images), *images.shape[1:]))
+    strip = _strip(torch.cat([images, blank]), False, "a site")
+    if len(images) < columns:
+        strip[:, len(images) * _pitch(strip.shape[1], images.shape[3], columns) :] = 0
+    return strip
+
+
+def _pitch(width: int, tile: int, columns: int) -> int:
+    """From one image of a strip to the next."""
+    return (width - tile) // max(1, columns - 1)
+
+
+def _name_site(axes: Axes, site: str, count: int) -> None:
+    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "right"}
+    images = f"{count:,} image{'' if count == 1 else 's'}"
+    axes.annotate(_short(site, LONGEST_NAME), (0, 0.5), (-8, 1), va="bottom", color=INK, fontsize=9.5, **place)
+    axes.annotate(images, (0, 0.5), (-8, -1), va="top", color=MUTED, fontsize=8.5, **place)
+
+
+def _short(name: str, most: int = MOST_LETTERS) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _draw_outlines(axes: Axes, masks: Tensor, columns: int, num_classes: int) -> None:
+    for place, color in _outlines(num_classes):
+        strip = _in_columns((masks == place)[:, None].float(), columns)[..., 0]
+        if strip.any():
+            axes.contour(strip, levels=[0.5], colors=[color], linewidths=0.9)
+
+
+def _outlines(num_classes: int) -> Iterator[tuple[int, str]]:
+    """Each class but background with its colour."""
+    return ((place, OUTLINES[(place - 1) % len(OUTLINES)]) for place in range(1, num_classes))
+
+
+def _name_outlines(figure: Figure, names: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    colors = [color for _, color in _outlines(len(names) + 1)]
+    handles = [Line2D([], [], color=color, linewidth=2.5) for color in colors]
+    labels = [f"label {name}" if name.isdecimal() else name for name in names]
+    figure.legend(handles, labels, loc="lower center", ncols=8, fontsize=9)
+
+
+def _draw_class_names(axes: Axes, shown: LabelledImages, columns: int, names: Sequence[str]) -> None:
+    tile = shown.images.shape[3]
+    left, right = axes.get_xlim()
+    pitch = _pitch(round(right - left), tile, columns)
+    box = {"facecolor": INK, "alpha": 0.65, "edgecolor": "none", "boxstyle": "square,pad=0.2"}
+    for number, label in enumerate(shown.targets.tolist()):
+        name = _short(names[label]) if label >= 0 else "?"
+        place = (number * pitch + 0.04 * tile, 0.04 * tile)
+        axes.text(*place, name, fontsize=7, va="top", ha="left", color=PAPER, bbox=box)

@@ -1,0 +1,502 @@
+"""What `harmofl data check` finds, on small folders in which everything is known by construction."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from harmofl.data.check import Check, check_folder, to_json
+from harmofl.data.samples import Problem
+from harmofl.errors import UsageError
+from harmofl.reporting.check_table import MOST_PROBLEMS, to_rich
+from harmofl.settings import resolve
+from harmofl.tasks import find
+
+SIZE = 16
+REAL = Path(__file__).parents[3] / "shared" / "data"
+COLUMNS = {"classification": "label", "segmentation": "mask"}
+
+Cells = dict[str, str]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARMOFL_CACHE", str(tmp_path / "cache"))
+
+
+class Folder:
+    """A folder with a manifest, of as many images as asked for."""
+
+    def __init__(self, root: Path, kind: str) -> None:
+        self.root = root
+        self.kind = kind
+        self.rows: list[Cells] = []
+        self.random = np.random.default_rng(0)
+        root.mkdir()
+
+    def add(self, site: str, name: str, truth: Any = None, shape: Sequence[int] = (SIZE, SIZE), **cells: str) -> Path:
+        """An image of noise with its label, or with a mask of these values."""
+        pixels = self.random.integers(1, 255, shape).astype(np.uint8)
+        path = self.save(f"{name}.png", pixels)
+        if self.kind == "segmentation":
+            mask = np.zeros(shape[:2], np.uint8)
+            mask[:4, :8] = 1
+            self.save(f"{name}-mask.png", mask if truth is None else np.asarray(truth, np.uint8))
+            truth = f"{name}-mask.png"
+        self.rows.append({"site": site, "image": f"{name}.png", COLUMNS[self.kind]: str(truth)} | cells)
+        return path
+
+    def save(self, name: str, pixels: np.ndarray) -> Path:
+        Image.fromarray(pixels).save(self.root / name)
+        return self.root / name
+
+    def fill(self, site: str, count: int = 12, **cells: str) -> None:
+        """Images of which nothing bad can be said; every third is "b", the others "a"."""
+        for number in range(count):
+            self.add(site, f"{site}-{number:02}", None if self.kind == "segmentation" else "aab"[number % 3], **cells)
+
+    def row(self, name: str) -> Cells:
+        return next(row for row in self.rows if row["image"] == f"{name}.png")
+
+    def check(self, **settings: Any) -> Check:
+        with open(self.root / "manifest.csv", "w", newline="") as file:
+            names = dict.fromkeys(name for row in self.rows for name in row)
+            writer = csv.DictWriter(file, list(names), restval="")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        return check(self.kind, self.root, **settings)
+
+
+def check(task: str, root: Path, **settings: Any) -> Check:
+    overrides = {f"data.{name}": value for name, value in settings.items()} | {"data.folder": str(root)}
+    data = resolve(task, "fedavg", "smoke", overrides={"data.size": SIZE, "data.limit": 1000} | overrides)[0].data
+    return check_folder(find(task), data)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "data", "classification")
+
+
+@pytest.fixture
+def masks(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "data", "segmentation")
+
+
+@pytest.fixture(params=["classification", "segmentation"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "data", request.param)
+
+
+def about(found: Check, file: str) -> list[Problem]:
+    return [problem for problem in found.problems if problem.file == file]
+
+
+def only(found: Check) -> Problem:
+    assert len(found.problems) == 1, found.problems
+    return found.problems[0]
+
+
+def printed(found: Check, width: int = 100) -> str:
+    shown = io.StringIO()
+    Console(width=width, file=shown).print(*to_rich(found), sep="\n")
+    return shown.getvalue()
+
+
+# --- numbers -----------------------------------------------------------------------------------------------------
+
+
+def test_good_data_have_no_problems(either: Folder) -> None:
+    either.fill("north", 20)
+    either.fill("south", 20)
+    found = either.check()
+    assert found.ok
+    assert not found.problems
+    assert found.sites == ("north", "south")
+    assert found.images == 40
+
+
+def test_counts_images_and_classes_per_site_and_split(pictures: Folder) -> None:
+    for split, labels in {"train": "aaab", "val": "ab", "test": "bbb"}.items():
+        for number, label in enumerate(labels):
+            pictures.add("north", f"{split}-{number}", label, split=split, patient=f"{split}-{number // 2}")
+    rows = {row.split: row for row in pictures.check().rows}
+    assert [(split, row.images, row.files, row.patients) for split, row in rows.items()] == [
+        ("train", 4, 4, 2),
+        ("val", 2, 2, 1),
+        ("test", 3, 3, 2),
+    ]
+    assert [row.labels for row in rows.values()] == [{"a": 3, "b": 1}, {"a": 1, "b": 1}, {"a": 0, "b": 3}]
+    assert rows["train"].foreground is None
+
+
+def test_unassigned_images_are_counted_as_training_would_divide_them(pictures: Folder) -> None:
+    pictures.fill("north", 20)
+    assert [(row.split, row.images) for row in pictures.check().rows] == [("train", 13), ("val", 3), ("test", 4)]
+
+
+def test_limits_and_equal_sizes_count(pictures: Folder) -> None:
+    pictures.fill("north", 20)
+    pictures.fill("south", 40)
+    rows = {(row.site, row.split): row.images for row in pictures.check(site_sizes="smallest").rows}
+    assert rows["south", "train"] == rows["north", "train"] == 13
+    limited = pictures.check(limit=10)
+    assert [row.images for row in limited.rows] == [6, 2, 2] * 2
+    assert "At most 10 images of a site" in printed(limited)
+
+
+def test_tiles_and_their_files_are_counted(masks: Folder) -> None:
+    for split in ("train", "val", "test"):
+        masks.add("north", f"{split}-a", shape=(32, 48, 3), split=split)  # 2 × 3 tiles
+        masks.add("north", f"{split}-b", shape=(16, 32, 3), split=split)  # 1 × 2 tiles
+    row = masks.check().rows[0]
+    assert (row.images, row.files, row.patients) == (8, 2, None)
+    assert (row.height, row.width, row.channels, row.slices) == ((16, 32), (32, 48), (3, 3), (1, 1))
+
+
+def test_intensities_are_those_of_the_files(pictures: Folder) -> None:
+    for number, split in enumerate(["train", "train", "val", "test"]):
+        pictures.add("north", f"{number}", "ab"[number % 2], split=split)
+    pictures.save("0.png", np.full((4, 4), 10, np.uint8))
+    pictures.save("1.png", np.repeat(np.array([[0, 200]], np.uint8), 6, axis=0))  # 12 pixels, mean 100
+    row = pictures.check().rows[0]
+    assert row.intensity == pytest.approx((0, (16 * 10 + 12 * 100) / 28, 200))
+
+
+def test_shares_of_pixels_and_of_empty_images(masks: Folder) -> None:
+    two = np.zeros((SIZE, SIZE))
+    two[:8] = 1  # half
+    two[8:12, :8] = 2  # an eighth
+    for split in ("train", "val", "test"):
+        masks.add("north", f"{split}-0", two, split=split)
+        masks.add("north", f"{split}-1", np.zeros((SIZE, SIZE)), split=split)
+    found = masks.check()
+    assert found.classes == ("0", "1", "2")
+    for row in found.rows:
+        assert row.foreground == {"1": 1 / 4, "2": 1 / 16}
+        assert row.without_foreground == 0.5
+
+
+def test_a_site_that_is_held_out_has_one_row(either: Folder) -> None:
+    either.fill("north")
+    either.fill("south", 7)
+    found = either.check(hold_out_site="south")
+    assert found.sites == ("north",)
+    assert [(row.split, row.images) for row in found.rows if row.site == "south"] == [("held out", 7)]
+    assert found.images == 12
+
+
+def test_a_site_that_cannot_be_divided_is_shown_as_the_data_says(either: Folder) -> None:
+    either.fill("north")
+    either.fill("south", 4, patient="one")
+    found = either.check()
+    assert not found.ok
+    assert only_fatal(found).message.startswith("south: 1 patient cannot be split")
+    assert [(row.split, row.images) for row in found.rows if row.site == "south"] == [("unassigned", 4)]
+
+
+def only_fatal(found: Check) -> Problem:
+    fatal = [problem for problem in found.problems if problem.fatal]
+    assert len(fatal) == 1, fatal
+    return fatal[0]
+
+
+# --- problems ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unreadable_image(either: Folder) -> None:
+    either.fill("north", 20)
+    path = either.add("north", "broken", None if either.kind == "segmentation" else "a")
+    path.write_bytes(path.read_bytes()[:60])
+    found = either.check()
+    assert not found.ok
+    assert only_fatal(found).file == "broken.png"
+    assert sum(row.images for row in found.rows) == 20
+
+
+def test_a_mask_of_another_size(masks: Folder) -> None:
+    masks.fill("north", 20)
+    masks.add("north", "wrong", np.ones((SIZE, SIZE + 1)))
+    problem = only_fatal(masks.check())
+    assert problem.file == "wrong-mask.png"
+    assert re.search(r"16.*17|17.*16", problem.message)
+
+
+def test_a_label_outside_the_classes(pictures: Folder) -> None:
+    pictures.fill("north", 20)
+    pictures.add("north", "odd", "c")
+    problem = only_fatal(pictures.check(classes=["a", "b"]))
+    assert (problem.file, "'c'" in problem.message) == ("odd.png", True)
+
+
+def test_a_mask_value_outside_the_classes(masks: Folder) -> None:
+    masks.fill("north", 20)
+    masks.add("north", "odd", np.full((SIZE, SIZE), 7))
+    problem = only_fatal(masks.check(classes=["0", "1"]))
+    assert (problem.file, "7" in problem.message) == ("odd-mask.png", True)
+
+
+def test_an_empty_site(either: Folder) -> None:
+    either.fill("north", 20)
+    either.fill("south", 3)
+    for path in either.root.glob("south-0?.png"):
+        path.write_text("nothing")
+    found = either.check()
+    assert {problem.file for problem in found.problems if problem.fatal} == {
+        "south",
+        *(f"south-0{number}.png" for number in range(3)),
+    }
+    assert [(row.images, row.files) for row in found.rows if row.site == "south"] == [(0, 3)]
+
+
+def test_a_patient_on_two_sides(either: Folder) -> None:
+    either.fill("north", 12, patient="p", split="train")
+    for number, split in enumerate(["test", "val", "test", "val"]):
+        either.add(
+            "north", f"other-{number}", None if either.kind == "segmentation" else "b", split=split, patient=split
+        )
+    either.row("other-0")["patient"] = "p"
+    found = either.check()
+    problem = only_fatal(found)
+    assert (problem.file, "patient p of north" in problem.message) == ("other-0.png", True)
+    assert either.check(split_by="image").ok
+
+
+def test_a_path_that_leaves_the_folder(either: Folder) -> None:
+    either.fill("north", 20)
+    outside = either.root.parent / "outside.png"
+    Image.new("L", (SIZE, SIZE)).save(outside)
+    (either.root / "link.png").symlink_to(outside)
+    for image in ("../outside.png", str(outside), "link.png"):
+        either.rows.append(either.rows[0] | {"image": image})
+    fatal = [problem for problem in either.check().problems if problem.fatal]
+    assert [problem.file for problem in fatal] == [f"manifest.csv line {line}" for line in (22, 23, 24)]
+
+
+def test_a_duplicate_names_the_other_file(pictures: Folder) -> None:
+    pictures.fill("north", 12, split="train")
+    for split in ("val", "test"):
+        pictures.add("north", split, "a", split=split)
+    copy(pictures, "north-00", "copy", site="north", split="train", label="a")
+    found = pictures.check()
+    assert found.ok
+    assert about(found, "north-00.png")[0].message == "the same image as copy.png"
+
+
+def test_a_duplicate_in_another_split_is_said_loudly(pictures: Folder) -> None:
+    pictures.fill("north", 12, split="train")
+    pictures.add("north", "val", "a", split="val")
+    copy(pictures, "north-00", "zebra", site="north", split="test", label="b")
+    problem = only(pictures.check())
+    assert problem == Problem(
+        "zebra.png",
+        "ALSO IN train of north: the same image as north-00.png, here in test of north, which is labelled a (here b)"
+        "; scores on an image that was trained on say nothing",
+        fatal=False,
+    )
+
+
+def test_a_duplicate_at_another_site_is_said_loudly_and_first(pictures: Folder) -> None:
+    for site in ("north", "south"):
+        pictures.fill(site, 14)
+    pictures.save("north-05.png", np.full((SIZE, SIZE), 9, np.uint8))
+    copy(pictures, "north-00", "zebra", site="south", label="a")
+    found = pictures.check()
+    assert found.ok
+    assert [problem.file for problem in found.problems if "training images" not in problem.message] == [
+        "zebra.png",
+        "north-05.png",
+    ]
+    assert re.match(
+        r"ALSO IN \w+ of north: the same image as north-00.png, here in \w+ of south", found.problems[0].message
+    )
+
+
+def copy(folder: Folder, name: str, other: str, **cells: str) -> None:
+    (folder.root / f"{other}.png").write_bytes((folder.root / f"{name}.png").read_bytes())
+    folder.rows.append({"image": f"{other}.png"} | cells)
+
+
+def test_a_site_whose_masks_are_all_empty(masks: Folder) -> None:
+    masks.fill("north", 20)
+    for number in range(20):
+        masks.add("south", f"south-{number}", np.zeros((SIZE, SIZE)))
+    found = masks.check()
+    assert found.ok
+    assert [str(problem) for problem in found.problems] == ["south: not one of this site's masks marks anything"]
+
+
+def test_an_image_of_one_value(either: Folder) -> None:
+    either.fill("north", 20)
+    either.save("north-03.png", np.full((SIZE, SIZE), 77, np.uint8))
+    assert only(either.check()) == Problem("north-03.png", "nothing to see: every pixel is 77", fatal=False)
+
+
+def test_a_site_with_few_training_images(either: Folder) -> None:
+    either.fill("north", 20)
+    either.fill("south", 8)  # 2 to test, 1 to val
+    problem = only(either.check())
+    assert (problem.file, problem.fatal) == ("south", False)
+    assert "only 5 training images" in problem.message
+
+
+def test_one_class_alone_and_patients_on_two_sides_are_both_found(pictures: Folder) -> None:
+    for number, split in enumerate(["train", "train", "val", "test"]):
+        pictures.add("north", f"{number}", "a", split=split, patient="p" if split != "val" else "q")
+    found = pictures.check()
+    assert [problem.file for problem in found.problems if problem.fatal] == ["", "3.png"]
+    assert "two classes or more" in found.problems[0].message
+    assert [row.labels for row in found.rows] == [{"a": 2}, {"a": 1}, {"a": 1}]
+
+
+def test_sites_that_differ_in_channels(pictures: Folder) -> None:
+    pictures.fill("north", 20)
+    for number in range(20):
+        pictures.add("south", f"south-{number}", "ab"[number % 2], shape=(SIZE, SIZE, 3))
+    found = pictures.check()
+    assert "channels (north 1, south 3)" in only_fatal(found).message
+    assert found.channels is None
+    assert pictures.check(color="grey").channels == 1
+
+
+@pytest.fixture
+def hospital(tmp_path: Path) -> Path:
+    """Twelve cases of 6 slices, two of which hold a prostate."""
+    root = tmp_path / "prostate" / "UCL"
+    root.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for number in range(12):
+        volume = random.integers(0, 900, (20, 24, 6)).astype(np.int16)
+        mask = np.zeros(volume.shape, np.uint8)
+        mask[5:10, 5:10, 2:4] = 1
+        affine = np.diag([0.5, 0.5, 3, 1])
+        nibabel.save(nibabel.Nifti1Image(volume, affine), root / f"Case{number:02}.nii.gz")
+        if number == 4:
+            affine = np.diag([0.5, 0.5, 4, 1])
+        nibabel.save(nibabel.Nifti1Image(mask, affine), root / f"Case{number:02}_segmentation.nii.gz")
+    return root.parent
+
+
+def test_a_mask_whose_affine_differs_is_mentioned_also_from_the_cache(hospital: Path) -> None:
+    for found in (check("prostate", hospital), check("prostate", hospital)):
+        problem = only(found)
+        assert (problem.file, problem.fatal) == ("UCL/Case04_segmentation.nii.gz", False)
+        assert "affine" in problem.message
+
+
+def test_volumes_are_counted_by_slice(hospital: Path) -> None:
+    everything = check("prostate", hospital).rows
+    chosen = check("prostate", hospital, slices="with-prostate").rows
+    assert [(row.split, row.files, row.patients, row.images) for row in everything] == [
+        ("train", 8, 8, 48),
+        ("val", 2, 2, 12),
+        ("test", 2, 2, 12),
+    ]
+    assert [row.images for row in chosen] == [16, 4, 4]
+    assert {row.slices for row in everything} == {(6, 6)}
+    assert [row.without_foreground for row in everything] == [pytest.approx(4 / 6)] * 3
+    assert [row.without_foreground for row in chosen] == [0] * 3
+
+
+def test_nothing_that_can_be_used_is_a_problem_too(either: Folder) -> None:
+    either.fill("north", 4)
+    for row in either.rows:
+        row["image"] = f"lost-{row['image']}"
+    found = either.check()
+    assert not found.ok
+    assert not found.rows
+    assert {problem.file for problem in found.problems} >= {f"manifest.csv line {line}" for line in range(2, 6)}
+    assert "Training would fail" in printed(found)
+
+
+def test_what_is_no_data_set_at_all_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"manifest\.csv"):
+        check("classification", tmp_path)
+
+
+# --- how it is told ----------------------------------------------------------------------------------------------
+
+
+def test_json_is_complete(either: Folder) -> None:
+    either.fill("north", 20)
+    path = either.add("north", "broken", None if either.kind == "segmentation" else "a")
+    path.write_text("nothing")
+    found = either.check()
+    told = to_json(found)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert told.keys() == {
+        *("ok", "images", "task", "folder", "kind", "sites", "classes", "channels", "limit", "rows", "problems")
+    }
+    assert (told["ok"], told["images"], told["sites"]) == (False, 20, ["north"])
+    assert [row["split"] for row in told["rows"]] == ["train", "val", "test"]
+    assert all(len(row["intensity"]) == 3 and len(row["height"]) == 2 for row in told["rows"])
+    assert [problem["file"] for problem in told["problems"]] == ["broken.png"]
+    assert told["problems"][0].keys() == {"file", "message", "fatal"}
+
+
+def test_the_last_line_says_whether_training_would_work(either: Folder) -> None:
+    either.fill("north", 20)
+    assert printed(either.check()).rstrip().endswith("Training would work: 1 site, 20 images.")
+    (either.root / "north-03.png").write_text("nothing")
+    text = printed(either.check())
+    assert "✗ north-03.png: " in text
+    assert text.rstrip().endswith("Training would fail: 1 problem must be mended first (marked ✗).")
+
+
+def test_the_table_fits_100_columns(masks: Folder) -> None:
+    two = np.zeros((32, 48))
+    two[:4], two[4:8] = 1, 2
+    for number in range(20):
+        masks.add("[a hospital] with a long name", f"{number}", two, shape=(32, 48), patient=f"{number}")
+    text = printed(masks.check())
+    assert max(map(len, text.splitlines())) <= 100
+    assert "[a " in text
+    for word in ("images", "files", "patients", "size", "foreground", "empty", "train", "32×48"):
+        assert word in text
+    assert "…" not in re.sub(r"\d…\d", "", text)  # nothing is cut off
+
+
+def test_many_problems_are_not_all_printed(either: Folder) -> None:
+    either.fill("north", 20)
+    either.rows += [either.rows[0] | {"image": f"missing-{number}.png"} for number in range(MOST_PROBLEMS + 7)]
+    found = either.check()
+    assert len(found.problems) == MOST_PROBLEMS + 7
+    text = printed(found)
+    assert text.count("✗ manifest.csv") == MOST_PROBLEMS
+    assert "… and 7 more (see --json)" in text
+    assert [problem.file for problem in found.problems[:2]] == ["manifest.csv line 22", "manifest.csv line 23"]
+
+
+# --- real data ---------------------------------------------------------------------------------------------------
+
+needs = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real images are not at hand: {REAL}")
+
+
+@needs
+def test_real_tiles() -> None:
+    found = check("segmentation", REAL / "nuclei-tiles", size=128)
+    assert found.ok
+    images = {(row.site, row.split): row.images for row in found.rows}
+    sites = [f"MoNuSAC-{organ}" for organ in ("breast", "kidney", "lung", "prostate")] + ["MoNuSeg", "TNBC"]
+    expected = {(site, split): count for site in sites for split, count in (("train", 80), ("val", 20), ("test", 40))}
+    assert images == expected | {("TNBC", "train"): 78}
+    assert not found.problems
+
+
+@needs
+def test_real_files_in_their_own_layouts() -> None:
+    found = check("nuclei", REAL / "nuclei-original-layouts", size=128)
+    assert not found.ok  # of MoNuSAC there are 7 images of 6 patients in 4 organs
+    assert all("cannot be split" in problem.message for problem in found.problems if problem.fatal)
+    files = {site: sum(row.files for row in found.rows if row.site == site) for site in found.sites}
+    assert files.pop("TNBC") == 50
+    assert sum(files.values()) == 7
