@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from harmofl.api import check_data as check_data
     from harmofl.api import evaluate as evaluate
+    from harmofl.api import export as export
     from harmofl.api import load_model as load_model
+    from harmofl.api import predict as predict
     from harmofl.api import train as train
     from harmofl.errors import RunError as RunError
     from harmofl.errors import UsageError as UsageError
@@ -24,8 +27,11 @@ _HOMES = {
     "PerturbedDescent": "harmofl.methods.steps",
     "RunError": "harmofl.errors",
     "UsageError": "harmofl.errors",
+    "check_data": "harmofl.api",
     "evaluate": "harmofl.api",
+    "export": "harmofl.api",
     "load_model": "harmofl.api",
+    "predict": "harmofl.api",
     "register": "harmofl.methods.catalogue",
     "train": "harmofl.api",
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -23,6 +23,7 @@ from harmofl.tasks.scores import Scores
 
 if TYPE_CHECKING:
     from harmofl.data.check import Check
+    from harmofl.inference.prediction import Outcome
 
 Watch = Callable[[Record], None]
 
@@ -151,6 +152,38 @@ def evaluate(
     from harmofl.inference.evaluation import evaluate_model
 
     return evaluate_model(Path(folder), data, site, settings, split, device, watch)
+
+
+def predict(
+    folder: str | Path,
+    images: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path,
+    site: str | None = None,
+    overlay: bool = False,
+    dicom_seg: bool = False,
+    overlap: float = 0.25,
+    batch_size: int | None = None,
+    device: str = "auto",
+    watch: Watch = lambda record: None,
+) -> list[Outcome]:
+    """Masks or classes for new images: files, folders or patterns; one outcome per image, failed ones included."""
+    from harmofl.inference.prediction import predict as predict_images
+
+    check_device(device)
+    named = [images] if isinstance(images, (str, Path)) else images
+    return predict_images(
+        Path(folder), named, Path(out), site, overlay, device, batch_size, dicom_seg, overlap, watch=watch
+    )
+
+
+def export(
+    run: str | Path, format: Literal["onnx", "torchscript"], *, out: str | Path | None = None, site: str | None = None
+) -> Path:
+    """Write a finished model as one file that runs without harmofl, with a model card beside it."""
+    from harmofl.inference.export import export_model
+
+    return export_model(Path(run), format, Path(out) if out else None, site)
 
 
 def check_method_travels(method: Method, settings: Settings) -> None:

@@ -181,6 +181,53 @@ def evaluate(
     show_scores(scores, metric_name(model))
 
 
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.", metavar="MODEL_DIR")],
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders or patterns; a folder of DICOM files is one series.", metavar="IMAGE..."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
+    overlay: Annotated[bool, typer.Option("--overlay", help="Also a picture of each image with its mask.")] = False,
+    site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,
+    dicom_seg: Annotated[
+        bool, typer.Option("--dicom-seg", help="DICOM segmentation objects for DICOM series, not NIfTI.")
+    ] = False,
+    overlap: Annotated[
+        float, typer.Option(help="How much the windows of a large image overlap, from 0 to 0.9.")
+    ] = 0.25,
+    batch_size: Annotated[int | None, typer.Option(help="Windows at a time; the training's if not given.")] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Masks or classes for new images (PNG, JPEG, TIFF, NIfTI, DICOM).
+
+    Masks have the image's own size, orientation and spacing; classes go to OUT/predictions.csv.
+
+    For example:  harmofl predict runs/first/model new-patients/ --out predictions --overlay
+    """
+    from harmofl import api
+    from harmofl.console import display, show_outcomes
+
+    with display(quiet) as watch:
+        outcomes = api.predict(
+            model,
+            images,
+            out=out,
+            site=site,
+            overlay=overlay,
+            dicom_seg=dicom_seg,
+            overlap=overlap,
+            batch_size=batch_size,
+            device=device,
+            watch=watch,
+        )
+    show_outcomes(outcomes, out)
+    if any(outcome.error for outcome in outcomes):
+        raise typer.Exit(1)
+
+
 data_app = typer.Typer(help="Look at a folder of images before training on it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -232,9 +279,9 @@ def export(
 
     For example:  harmofl export runs/first --format onnx
     """
-    from harmofl.inference.export import export_model
+    from harmofl import api
 
-    path = export_model(run, file_format, out, site)
+    path = api.export(run, file_format, out=out, site=site)
     print(f"{path}\n{path.parent / 'MODEL.md'}")
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from harmofl.data.check import Check
+    from harmofl.inference.prediction import Outcome
     from harmofl.reporting.runs import RunResult
 
 Record = dict[str, Any]
@@ -235,6 +236,18 @@ def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> 
     columns = ([values[name] for values in scores.values() if name in values] for name in names)
     table.add_row("average", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
     Console().print(table)
+
+
+def show_outcomes(outcomes: Sequence[Outcome], out: Path) -> None:
+    """How many images were done and where the results are; those that failed, on stderr, with the reason."""
+    done = [outcome for outcome in outcomes if not outcome.error]
+    for outcome in outcomes:
+        for note in outcome.notes:
+            print(f"harmofl: {outcome.image}: {note}", file=sys.stderr)
+        if outcome.error:
+            print(f"harmofl: {outcome.image}: {outcome.error}", file=sys.stderr)
+    of_all = f" of {len(outcomes)}" if len(done) < len(outcomes) else ""
+    print(f"{len(done)}{of_all} image{'' if len(outcomes) == 1 else 's'} predicted: {out}")
 
 
 def show_check(check: Check, picture: Path | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from harmofl.methods.harmonizers import Harmonizer
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
 
-LARGEST_CACHE = 2**30
+LARGEST_CACHE = 2**28
 """Bytes of harmonized images that a process keeps in memory, all its sites together."""
 
 _keeping: WeakKeyDictionary[TrainingInputs, int] = WeakKeyDictionary()

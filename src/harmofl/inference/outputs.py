@@ -61,10 +61,10 @@ def refuse_to_replace(stem: Path, image_folders: Collection[str]) -> None:
 def write_labels(stem: Path, labels: Mask, scan: Scan, classes: Sequence[str]) -> Path:
     """Write a mask of classes in its scan's own format and place."""
     values = mask_values(classes, scan)
-    mask = np.array(values, dtype=np.int32)[labels]
+    mask = np.array(values, dtype=np.uint8 if max(values) < 256 else np.uint16)[labels]
     if scan.geometry.kind == "picture" and len(mask) == 1 and max(values) < 256 and set(values) != {0, 255}:
         path = stem.with_name(f"{stem.name}.png")
-        write_whole(path, _coloured_png(mask[0].astype(np.uint8), values))
+        write_whole(path, _coloured_png(mask[0], values))
         return path
     return write_mask(stem, mask, scan)
 
@@ -90,7 +90,7 @@ def _coloured_png(mask: Mask, values: Sequence[int]) -> bytes:
     palette = np.zeros((max(values) + 1, 3), dtype=np.uint8)
     for number, value in enumerate(values):
         palette[value] = (0, 0, 0) if number == 0 else (255, 255, 255) if len(values) == 2 else colour_of(number)
-    image = Image.fromarray(mask).convert("L")
+    image = Image.fromarray(mask)
     image.putpalette(palette.tobytes())
     buffer = io.BytesIO()
     image.save(buffer, "PNG")

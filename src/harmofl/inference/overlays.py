@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harmofl.data.preparation import LARGEST, Planes
+from harmofl.data.preparation import Planes
 from harmofl.data.scans import Geometry, Mask
 from harmofl.files import write_whole
 
@@ -37,9 +37,10 @@ MUTED: Colour = (150, 158, 168)
 
 FILL = 0.25
 """How much of a class's colour covers the image inside its outline."""
-SMALLEST, LARGEST_SIDE, CELL = 512, 2048, 300
+SMALLEST, LARGEST, CELL = 512, 2048, 300
 """The longer side of a picture is brought between the first two, that of a slice to the last."""
-MOST_SLICES, COLUMNS, GAP, TEXT = 12, 4, 10, 15
+MOST_SLICES, COLUMNS = 12, 4
+GAP, TEXT, LINE = 10, 15, 23
 
 
 def colour_of(number: int) -> Colour:
@@ -57,7 +58,7 @@ def write_overlay(
     else:
         picture = _montage(name, planes, labels, classes, aspect)
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
+    picture.save(buffer, "PNG", compress_level=3)  # twice as fast, hardly larger
     write_whole(path, buffer.getvalue())
 
 
@@ -75,19 +76,19 @@ def _marked(plane: Planes, labels: Mask, aspect: float, longest: int | None = No
     from PIL import Image
 
     height, width = labels.shape[0] * aspect, labels.shape[1] * 1.0
-    side = longest or min(max(max(height, width), SMALLEST), LARGEST_SIDE)
+    side = longest or min(max(max(height, width), SMALLEST), LARGEST)
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     image = np.asarray(Image.fromarray(_colours(plane)).resize(size, Image.Resampling.BICUBIC))
-    mask = np.asarray(Image.fromarray(labels.astype(np.int32)).resize(size, Image.Resampling.NEAREST))
-    return Image.fromarray(_drawn(image, mask, thickness=max(1, round(side / 400))))
+    mask = np.asarray(Image.fromarray(labels).resize(size, Image.Resampling.NEAREST))
+    return Image.fromarray(_drawn(image, mask, thickness=max(1, round(side / 300))))
 
 
 def _colours(plane: Planes) -> NDArray[np.uint8]:
     """(H, W, 3): RGB as it is, of anything else the first channel."""
     shown = plane if len(plane) == 3 else np.repeat(plane[:1], 3, axis=0)
-    scaled = shown.astype(np.float32) * np.float32(255 / LARGEST[plane.dtype])
-    return np.ascontiguousarray(np.rint(scaled).astype(np.uint8).transpose(1, 2, 0))
+    eight_bits = shown if shown.dtype == np.uint8 else shown // 257
+    return np.ascontiguousarray(eight_bits.astype(np.uint8).transpose(1, 2, 0))
 
 
 def _drawn(image: NDArray[np.uint8], labels: Mask, thickness: int) -> NDArray[np.uint8]:
@@ -117,26 +118,17 @@ def _montage(name: str, planes: Planes, labels: Mask, classes: Sequence[str], as
     areas = (labels > 0).sum(axis=(1, 2))
     chosen = chosen_slices(areas)
     cells = [_marked(planes[number], labels[number], aspect, CELL) for number in chosen]
-    width, height = cells[0].size
-    columns = min(COLUMNS, len(cells))
-    step = (width + GAP, height + GAP + TEXT + 6)
-    head = TEXT * 2 + GAP
-    title = f"{name}: {_count(len(areas), 'slice')}, {np.count_nonzero(areas) or 'none'} with {_names(classes)}"
-    font = _font(TEXT)
-    sheet = Image.new(
-        "RGB",
-        (
-            max(columns * step[0], math.ceil(font.getlength(title)) + GAP) + GAP,
-            head + math.ceil(len(cells) / columns) * step[1],
-        ),
-        PAPER,
-    )
+    columns, font = min(COLUMNS, len(cells)), _font(TEXT)
+    across, down, head = cells[0].width + GAP, cells[0].height + GAP + LINE, LINE + GAP
+    title = f"{name}: {_words(areas, len(chosen), _names(classes))}"
+    width = max(columns * across, math.ceil(font.getlength(title)) + GAP) + GAP
+    sheet = Image.new("RGB", (width, head + math.ceil(len(cells) / columns) * down), PAPER)
     draw: Any = ImageDraw.Draw(sheet)
     draw.text((GAP, GAP), title, fill=INK, font=font)
     for place, (number, cell) in enumerate(zip(chosen, cells, strict=True)):
-        left, top = GAP + place % columns * step[0], head + place // columns * step[1]
+        left, top = GAP + place % columns * across, head + place // columns * down
         draw.text((left, top), f"{number + 1}", fill=MUTED, font=font)
-        sheet.paste(cell, (left, top + TEXT + 4))
+        sheet.paste(cell, (left, top + LINE - 2))
     return _captioned(sheet, classes)
 
 
@@ -161,13 +153,12 @@ def _captioned(picture: Picture, classes: Sequence[str]) -> Picture:
         if rows[-1] and GAP + sum(widths[other] for other in rows[-1]) + width > picture.width:
             rows.append([])
         rows[-1].append(number)
-    line = TEXT + 8
     wide = max(picture.width, *(GAP + width for width in widths.values()))
-    sheet = Image.new("RGB", (wide, picture.height + line * len(rows) + 4), PAPER)
+    sheet = Image.new("RGB", (wide, picture.height + LINE * len(rows) + 4), PAPER)
     sheet.paste(picture, (0, 0))
     draw: Any = ImageDraw.Draw(sheet)
     for row, numbers in enumerate(rows):
-        left, top = GAP, picture.height + 5 + row * line
+        left, top = GAP, picture.height + 5 + row * LINE
         for number in numbers:
             draw.rectangle((left, top + 3, left + TEXT - 5, top + TEXT - 2), fill=colour_of(number))
             draw.text((left + TEXT, top), classes[number], fill=INK, font=font)
@@ -179,8 +170,10 @@ def _names(classes: Sequence[str]) -> str:
     return classes[1] if len(classes) == 2 and not classes[1].isdecimal() else "foreground"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def _words(areas: NDArray[np.int64], shown: int, what: str) -> str:
+    filled = np.count_nonzero(areas)
+    most = f" (the {shown} with most are shown)" if filled > shown else ""
+    return f"{len(areas)} slices, {filled or 'none'} with {what}{most}"
 
 
 def _font(size: int) -> FreeTypeFont:

@@ -21,8 +21,8 @@ from harmofl.data.formats import read_scan
 from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.preparation import in_unit_range
 from harmofl.data.scans import Mask, Scan, UnreadableError
-from harmofl.errors import UsageError
-from harmofl.federation.client import choose_device, to_device
+from harmofl.errors import RunError, UsageError
+from harmofl.federation.client import CHANNELS_LAST, choose_device, to_device
 from harmofl.inference.folder import open_model
 from harmofl.inference.inputs import Input, find_inputs
 from harmofl.inference.outputs import output_stems, refuse_to_replace, write_labels, write_series_labels, write_table
@@ -87,7 +87,8 @@ def predict(
     if overlay and task.kind == "classification":
         log.warning(NO_OVERLAY)
     place = choose_device(device)
-    network = Computation(model.to(place), batch_size or settings.training.batch_size, place)
+    model.to(place, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
+    network = Computation(model, batch_size or settings.training.batch_size, place)
     if task.kind == "classification":
         return _predict_classes(network, ClassWork(task, settings.data, out / TABLE), inputs, watch)
     existing = [each.path for each in inputs if not each.error]
@@ -260,7 +261,10 @@ def _predict_classes(network: Computation, work: ClassWork, inputs: Sequence[Inp
     outcomes = each_outcome(network, work, inputs, watch)
     classes = work.task.classes_of(work.data)
     head = ["image", "class", *(f"p_{name}" for name in classes), "error"]
-    write_table(work.table, [head, *(_row(outcome, classes) for outcome in outcomes)])
+    try:
+        write_table(work.table, [head, *(_row(outcome, classes) for outcome in outcomes)])
+    except OSError as error:
+        raise RunError(f"{work.table}: {error.strerror or error}") from error
     return outcomes
 
 

@@ -18,6 +18,8 @@ from harmofl.data.preparation import Fit, Planes, as_tensor, in_unit_range, padd
 from harmofl.data.scans import Mask, Pixels, UnreadableError
 from harmofl.settings import DataSettings
 
+LABEL = np.uint16
+
 
 class Windows:
     """The windows of one scan: its slices scaled to the network's size, or parts of them that overlap."""
@@ -45,7 +47,7 @@ class Windows:
     def labels(self, logits: Iterator[Tensor]) -> Mask:
         """The most likely class of every pixel (S, H, W), from the logits of all windows in order."""
         slices, height, width = self.shape
-        labels = np.empty(self.shape, dtype=np.uint16)
+        labels = np.empty(self.shape, dtype=LABEL)
         for number in range(slices):
             labels[number] = self._resized_back(next(logits)) if self.resize else self._joined(logits)[:height, :width]
         return labels
@@ -64,7 +66,7 @@ class Windows:
         if len(self.tops) == len(self.lefts) == 1:
             return next(logits).argmax(dim=0).numpy()
         height, width = self.planes.shape[-2:]
-        labels = np.empty((height, width), dtype=np.uint16)
+        labels = np.empty((height, width), dtype=LABEL)
         weights, total = importance(self.size), torch.zeros(())
         for top, following in zip(self.tops, [*self.tops[1:], height], strict=True):
             for left in self.lefts:

@@ -385,6 +385,14 @@ def test_highdicom_finds_the_same_segments(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, MASK)
 
 
+def test_a_segmentation_of_one_class_is_read_back(tmp_path: Path) -> None:
+    pytest.importorskip("highdicom")
+    source = series(tmp_path / "s")
+    one = (MASK > 0).astype(np.uint8)
+    path = write_segmentation(tmp_path / "out", one, source, ["liver"])
+    np.testing.assert_array_equal(read_mask(path, read_scan(source)), one)
+
+
 def test_a_segmentation_of_other_slices_or_kind_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("highdicom")
     path = write_segmentation(tmp_path / "out", MASK, series(tmp_path / "s"), ["liver", "tumour"])

@@ -13,7 +13,7 @@ import harmofl
 from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, frames_of, series_files
 from harmofl.data.formats.grid import orientation_of, stored_grid, to_stored
 from harmofl.data.formats.guards import check_size, quiet, reading, times
-from harmofl.data.formats.planes import Plane, affine_of, frame_count, ordered, planes_of
+from harmofl.data.formats.planes import Plane, affine_of, frame_count, ordered, planes_of, value_of
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
@@ -50,7 +50,8 @@ def _combined(dataset: Any, scan: Scan, has_numbers: bool) -> Mask:
     for plane, group, frame in zip(planes_of([dataset]), groups, frames_of(dataset, labels=True), strict=True):
         values = frame[..., 0].T.astype(np.int32)
         if not has_numbers:
-            values *= int(group.SegmentIdentificationSequence[0].ReferencedSegmentNumber)
+            number = value_of(dataset, group, "SegmentIdentificationSequence", "ReferencedSegmentNumber")
+            values *= int(number)  # with one segment only, it stands once for all frames
         _put(labels[:, :, _slice_of(plane, scan)], values)
     return labels
 
