@@ -81,8 +81,18 @@ def test_workers_resuming_and_repeating_give_the_same_bits_on_a_folder(
 def test_a_configuration_serves_for_another_folder(folders: dict[str, Path], tmp_path: Path) -> None:
     train("segmentation", folders["segmentation"], tmp_path / "one")
     other = segmentation_folder(tmp_path / "other", sites=3)
+    manifest = other / "manifest.csv"
+    manifest.write_text("\n".join(line.replace("site-", "clinic-", 1) for line in manifest.read_text().splitlines()))
     summary = harmofl.train(config=tmp_path / "one" / "config.toml", data=other, out=tmp_path / "two")
-    assert len(summary["test"]) == 5
+    assert summary["test"].keys() == {"clinic-0", "clinic-1", "clinic-2", "average", "std"}
+
+
+def test_a_configuration_keeps_its_choice_of_sites_when_the_folder_moves(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data", sites=3)
+    train("segmentation", folder, tmp_path / "one", data__sites=["site-0", "site-2"])
+    moved = folder.rename(tmp_path / "moved")
+    harmofl.train(config=tmp_path / "one" / "config.toml", data=moved, out=tmp_path / "two")
+    assert differences(tmp_path / "one", tmp_path / "two") == []
 
 
 def test_three_classes_of_images_and_of_masks(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from harmofl.federation.transports import num_workers, simulated, threads
 from harmofl.files import write_whole
 from harmofl.inference.folder import open_model
 from harmofl.methods.method import Method
-from harmofl.settings import FOUND_IN_DATA, Settings, Tree, read_toml, resolve
+from harmofl.settings import Settings, Tree, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
 
@@ -53,17 +53,28 @@ def train(
     file = read_toml(Path(config)) if config else {}
     if overrides.get("data.folder"):
         overrides["data.folder"] = os.path.abspath(overrides["data.folder"])
-        file = for_folder(overrides["data.folder"], file)
     resolved, chosen = resolve(task, method, preset, file, overrides)
+    if is_for_another_folder(file, resolved):
+        resolved = adapted(resolved, overrides)
     return run(settled(resolved, watch), chosen, Path(out), resume, watch)
 
 
-def for_folder(folder: str, file: Tree) -> Tree:
-    """A settings file without what it says of another folder's images."""
+def is_for_another_folder(file: Tree, settings: Settings) -> bool:
+    """Whether a settings file was written for images that lay elsewhere, or for a phantom."""
     section = file.get("data")
-    if not isinstance(section, dict) or section.get("folder") == folder:
-        return file
-    return file | {"data": {name: value for name, value in section.items() if name not in FOUND_IN_DATA}}
+    return bool(section) and isinstance(section, dict) and section.get("folder") != settings.data.folder
+
+
+def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
+    """Settings without what was found in another folder's images, unless this one holds the same sites."""
+    if not settings.data.folder:
+        return settings
+    everyone = settings.data.model_copy(update={"sites": None, "hold_out_site": None})
+    there = find_task(settings.task).open_folder(everyone).sites
+    if set(settings.data.sites or ()) <= set(there):
+        return settings
+    found = {name: None for name in ("sites", "channels", "classes") if f"data.{name}" not in overrides}
+    return settings.model_copy(update={"data": settings.data.model_copy(update=found)})
 
 
 def settled(settings: Settings, watch: Watch) -> Settings:
@@ -111,8 +122,10 @@ def check_data(
     from harmofl.data.check import check_images
 
     overrides = {"data.limit": 0} | dict(settings or {}) | {"data.folder": os.path.abspath(data)}
-    file = for_folder(overrides["data.folder"], read_toml(Path(config)) if config else {})
+    file = read_toml(Path(config)) if config else {}
     resolved, _ = resolve(task, "fedavg", preset, file, overrides)
+    if is_for_another_folder(file, resolved):
+        resolved = adapted(resolved, overrides)
     chosen = find_task(task)
     folder = chosen.open_folder(resolved.data, watch)
     check = check_images(chosen, folder)
