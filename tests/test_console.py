@@ -57,6 +57,37 @@ def test_the_display_is_live_in_a_terminal_unless_quiet(monkeypatch: pytest.Monk
         assert isinstance(watch, PlainLines)
 
 
+def test_work_outside_of_rounds_is_shown_live_and_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records: list[dict[str, object]] = [
+        {"phase": "data", "site": "A", "done": 3, "total": 9, "doing": "decoding"},
+        {"phase": "data", "site": "A", "done": 4, "total": 9, "doing": "decoding"},
+        {"phase": "data", "site": "A", "done": 9, "total": 9, "doing": "decoded"},
+        START,
+        ROUND,
+        {"phase": "unseen", "site": "C", "round": 2, "metric": 0.5},
+        {"phase": "evaluate", "site": "A", "done": 0, "total": 2},
+        {"phase": "predict", "image": "a.png", "done": 1, "total": 2},
+    ]
+    with display(quiet=True) as watch:
+        for record in records:
+            watch(record)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
+        "decoding the images of A",
+        "HarmoFL on nuclei: 4 rounds",
+        "round 2: loss 0.500, validation of round 1: 87.5 %, 1.2 s",
+        "C, which took no part, scored",
+        "scoring A",
+        "a.png",
+    ]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with display() as watch:
+        for record in records:
+            watch(record)
+    assert "a.png" in capsys.readouterr().out
+
+
 def test_watchers_can_watch_together() -> None:
     seen: list[object] = []
     together(seen.append, seen.append)(START)

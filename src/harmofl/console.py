@@ -126,8 +126,8 @@ class LiveBars:
     def _show_step(self, record: Record) -> None:
         """A bar of its own for work outside of rounds; it goes when the work is done."""
         if self._step is None:
-            self._step = self._progress.add_task("", total=None, state="", unit="")
-        done, total = record.get("done", 0), record.get("total")
+            self._step = self._progress.add_task("", total=1, state="", unit="")
+        done, total = record.get("done", 0), record.get("total", 1)
         line = STEPS[record["phase"]](record)
         self._progress.update(self._step, description=line, completed=done, total=total, visible=bool(line))
 

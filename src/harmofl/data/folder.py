@@ -306,7 +306,8 @@ class ImageFolder:
 
     def _split(self, site: str) -> Parts:
         images, given = self.units(site)
-        return split(images, site, "patient", self.data.seed, given)
+        patients = self.data.split_by == "patient" and any(sample.patient for sample in self.samples[site])
+        return split(images, site, "patient", self.data.seed, given, called="patient" if patients else "image")
 
     def whole(self, site: str) -> ImageSet:
         """All images of a site."""

@@ -217,12 +217,18 @@ Parts = tuple[ImageSet, ImageSet, ImageSet]
 
 
 def split(
-    images: ImageSet, site: str, by: Literal["patient", "image"], seed: int, given: Sequence[str] | None = None
+    images: ImageSet,
+    site: str,
+    by: Literal["patient", "image"],
+    seed: int,
+    given: Sequence[str] | None = None,
+    called: str = "",
 ) -> Parts:
     """Train, val and test, as the data says where it does.
 
     `given` holds train, val, test or nothing for each image. What a site lacks is drawn from its training and
-    unassigned images: 20 % of the patients (or images) to test, then 20 % of the rest to val.
+    unassigned images: 20 % of the patients (or images) to test, then 20 % of the rest to val. `called`: what a
+    group of images is, if it is no patient.
     """
     groups = images.groups if by == "patient" else torch.arange(len(images))
     said = np.array(given if given is not None else [""] * len(images))
@@ -230,7 +236,7 @@ def split(
     members = torch.unique(groups[pool])
     lacking = [part for part in ("test", "val") if not (said == part).any()]
     if len(members) <= len(lacking):
-        raise UsageError(_too_few(site, len(members), by, lacking))
+        raise UsageError(_too_few(site, len(members), called or by, lacking))
     generator = torch.Generator().manual_seed(seed_of(seed, site, "split"))
     order = members[torch.randperm(len(members), generator=generator)]
     num_test = max(1, round(0.2 * len(order))) if "test" in lacking else 0

@@ -66,8 +66,8 @@ def evaluate_model(
         sites = source.sites
     results = {}
     with threads(settings.federation.threads):
-        for name in sites:
-            watch({"phase": "evaluate", "site": name})
+        for number, name in enumerate(sites):
+            watch({"phase": "evaluate", "site": name, "done": number, "total": len(sites)})
             images = chosen_images(source, name, split, took_part=name in description["sites"])
             candidates = models_for(folder, site or name, images, settings, device=device, own=site is not None)
             results[name] = {"images": float(len(images))} | mean_score(candidates, settings, images)
