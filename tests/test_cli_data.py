@@ -82,7 +82,7 @@ def test_the_three_commands_of_the_document_work_as_written(workplace: Path) -> 
     assert "At UCL, which took no part: " in done.stdout, done.stderr
     done = run(evaluate, workplace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"site-2 +│ 30 ", done.stdout)
+    assert re.search(r"site-2 +│ 40 ", done.stdout)
 
     (export,) = commands("Other software")
     done = run(export, workplace)

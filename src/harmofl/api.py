@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from harmofl.methods.method import Method
 from harmofl.settings import Settings, Tree, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from harmofl.data.check import Check
@@ -48,33 +51,43 @@ def train(
     `settings` are single settings as {"section.name": value}. With no data the task's phantom is used.
     """
     overrides = dict(settings or {})
-    given = {"seed": seed, "federation.workers": workers, "device": device, "data.folder": data}
+    folder = None if data is None else str(data)
+    given = {"seed": seed, "federation.workers": workers, "device": device, "data.folder": folder}
     overrides |= {name: value for name, value in given.items() if value is not None}
     file = read_toml(Path(config)) if config else {}
-    if overrides.get("data.folder"):
-        overrides["data.folder"] = os.path.abspath(overrides["data.folder"])
     resolved, chosen = resolve(task, method, preset, file, overrides)
+    if resolved.data.folder:
+        resolved = with_data(resolved, folder=os.path.abspath(resolved.data.folder))
     if is_for_another_folder(file, resolved):
         resolved = adapted(resolved, overrides)
     return run(settled(resolved, watch), chosen, Path(out), resume, watch)
 
 
+def with_data(settings: Settings, **changes: Any) -> Settings:
+    """The same settings with other data settings."""
+    return settings.model_copy(update={"data": settings.data.model_copy(update=changes)})
+
+
 def is_for_another_folder(file: Tree, settings: Settings) -> bool:
-    """Whether a settings file was written for images that lay elsewhere, or for a phantom."""
+    """Whether a settings file was written for images that lay elsewhere."""
     section = file.get("data")
-    return bool(section) and isinstance(section, dict) and section.get("folder") != settings.data.folder
+    folder = section.get("folder") if isinstance(section, dict) else None
+    return bool(folder) and os.path.abspath(str(folder)) != settings.data.folder
 
 
 def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
     """Settings without what was found in another folder's images, unless this one holds the same sites."""
     if not settings.data.folder:
         return settings
-    everyone = settings.data.model_copy(update={"sites": None, "hold_out_site": None})
-    there = find_task(settings.task).open_folder(everyone).sites
-    if set(settings.data.sites or ()) <= set(there):
-        return settings
-    found = {name: None for name in ("sites", "channels", "classes") if f"data.{name}" not in overrides}
-    return settings.model_copy(update={"data": settings.data.model_copy(update=found)})
+    everyone = with_data(settings, sites=None, hold_out_site=None).data
+    there, chosen = find_task(settings.task).open_folder(everyone).sites, settings.data.sites or ()
+    if not set(chosen) <= set(there):
+        found = {name: None for name in ("sites", "channels", "classes") if f"data.{name}" not in overrides}
+        return with_data(settings, **found)
+    others = sorted(set(there) - {*chosen, settings.data.hold_out_site})
+    if chosen and others:
+        logger.warning("not among the configuration's data.sites, so left out: %s", ", ".join(others))
+    return settings
 
 
 def settled(settings: Settings, watch: Watch) -> Settings:
@@ -85,7 +98,7 @@ def settled(settings: Settings, watch: Watch) -> Settings:
         return settings
     images = task.open_folder(settings.data, watch)
     images.prepare()
-    return settings.model_copy(update={"data": settings.data.model_copy(update=images.found())})
+    return with_data(settings, **images.found())
 
 
 def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watch) -> Record:
@@ -134,7 +147,10 @@ def check_data(
     from harmofl.reporting.contact_sheet import contact_sheet
     from harmofl.reporting.figures import to_png
 
-    write_whole(Path(sheet), to_png(contact_sheet(chosen, folder)))
+    try:
+        write_whole(Path(sheet), to_png(contact_sheet(chosen, folder)))
+    except OSError as error:
+        raise UsageError(f"--sheet {sheet}: {error.strerror or error}") from None
     return check, Path(sheet)
 
 
@@ -164,6 +180,7 @@ def evaluate(
     """
     from harmofl.inference.evaluation import evaluate_model
 
+    check_device(device)
     return evaluate_model(Path(folder), data, site, settings, split, device, watch)
 
 
@@ -210,8 +227,10 @@ def check_method_travels(method: Method, settings: Settings) -> None:
 
 
 def check_device(device: str) -> None:
-    """Refuse CUDA where there is none."""
+    """Refuse an unknown device, and CUDA where there is none."""
     import torch
 
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device = {device!r}: must be 'auto', 'cpu' or 'cuda'")
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device = 'cuda': no CUDA device here; use 'cpu' or 'auto'")

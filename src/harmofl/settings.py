@@ -67,6 +67,9 @@ class DataSettings(Section):
         min_length=2,
         description="labels in the manifest, or values in the masks (the first is background); found if unset",
     )
+    fingerprints: list[str] | None = Field(
+        None, description="found in the data: what tells the sites' images and their split from others"
+    )
     limit: Annotated[int, Field(ge=0)] = Field(
         0, description="at most so many images (slices, tiles) per site of a folder, drawn by data.seed; 0: all"
     )
@@ -153,7 +156,7 @@ FREE_TO_CHANGE = ("federation.workers", "federation.timeout", "federation.quorum
 FOLDER = "folder"
 """The part of a preset that counts for images of a folder, not of a phantom."""
 
-FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "hold_out_site")
+FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "fingerprints", "hold_out_site")
 """Data settings that belong to one folder and mean nothing for another."""
 
 
@@ -179,8 +182,9 @@ def resolve(
     if preset not in chosen_task.presets:
         raise unknown_name("preset", preset, chosen_task.presets)
 
-    written = written.for_run(chosen_task.name, chosen, preset)
-    base = preset_values(chosen_task.presets[preset], given.folder or written.folder)
+    folder = given.folder or written.folder
+    written = written.for_run(chosen_task.name, chosen, preset, bool(folder))
+    base = preset_values(chosen_task.presets[preset], folder)
     of_preset = _wishes_for(chosen, base.pop("method", {}))
     chosen = chosen.with_settings(**(of_preset | written.of_method | given.of_method))
     tree: Tree = {}
@@ -230,10 +234,12 @@ class Source:
         folder: str | None = data.get("folder") if isinstance(data, dict) else None
         return folder
 
-    def for_run(self, task: str, method: Method, preset: str) -> Source:
+    def for_run(self, task: str, method: Method, preset: str, of_folder: bool) -> Source:
         """What in it is the user's own, if it was written for another run: the rest came from what it named."""
         same_method = self.method is None or method.is_called(self.method)
-        if same_method and self.task in (None, task) and self.preset in (None, preset):
+        complete = Settings.model_fields.keys() - {"method", "task", "preset"} <= self.sections.keys()
+        same_images = bool(self.folder) == of_folder or not complete  # a short file holds the user's own choices only
+        if same_method and same_images and self.task in (None, task) and self.preset in (None, preset):
             return self
         where = {"data.folder": self.folder} if self.folder else {}
         of_method = method if same_method else self.method

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harmofl.data.cache import ABANDONED_AFTER, Cache, Decoded, Stack, default_cache, in_threads
+from harmofl.data.cache import ABANDONED_AFTER, MOST_AHEAD, Cache, Decoded, Stack, default_cache, in_threads
 from harmofl.errors import RunError
 from runs import environment
 
@@ -115,12 +115,15 @@ def test_of_two_that_make_the_same_entry_both_get_a_whole_one(tmp_path: Path) ->
     assert not list((tmp_path / "decoded").glob("*.part"))
 
 
+@pytest.mark.parametrize("gone", [True, False])
 @pytest.mark.parametrize("damage", ["planes.bin", "index.npz", "index.json"])
-def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str, gone: bool) -> None:
     cache = Cache(tmp_path)
     cache.make(lambda: "key", some())
     (path,) = tmp_path.rglob(damage)
     path.write_bytes(path.read_bytes()[:-4])
+    if gone:
+        path.unlink()
     assert cache.open("key") is None
     assert len(cache.make(lambda: "key", some()).planes) == 3
 
@@ -162,6 +165,27 @@ def test_a_cache_that_cannot_be_written_says_which_setting_mends_it(tmp_path: Pa
         Cache(tmp_path / "file").make(lambda: "key", some())
 
 
+def test_an_entry_that_cannot_be_opened_for_now_is_not_thrown_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    cache.make(lambda: "key", some())
+    with monkeypatch.context() as patched:
+
+        def too_many_files(*args: object) -> None:
+            raise OSError(24, "Too many open files")
+
+        patched.setattr("harmofl.data.cache._mapped", too_many_files)
+        with pytest.raises(RunError, match="Too many open files"):
+            cache.open("key")
+    assert cache.open("key") is not None
+
+
+def test_the_cache_is_for_its_owners_eyes_only(tmp_path: Path) -> None:
+    Cache(tmp_path / "cache").make(lambda: "key", some())
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
+
+
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_cache() == Path(os.environ["HARMOFL_CACHE"])
     monkeypatch.delenv("HARMOFL_CACHE")
@@ -176,8 +200,23 @@ def test_work_in_threads_comes_in_order_and_never_far_ahead() -> None:
         begun.append(number)
         return number
 
-    results = in_threads(work, list(range(200)))
+    results = in_threads(work, range(200), cost=lambda number: 1)
     assert next(results) == 0
     time.sleep(0.05)
     assert len(begun) < 50
     assert list(results) == list(range(1, 200))
+
+
+def test_large_files_are_decoded_one_at_a_time() -> None:
+    working, most = 0, 0
+
+    def work(number: int) -> int:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        time.sleep(0.01)
+        working -= 1
+        return number
+
+    assert list(in_threads(work, range(6), cost=lambda number: MOST_AHEAD)) == list(range(6))
+    assert most == 1

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,11 @@ def opened(task: str, folder: Path, preset: str = "smoke", **data: Any) -> Image
     return find(task).open_folder(settings.data)
 
 
+def found(images: ImageFolder) -> tuple[list[str], int, list[str]]:
+    values = images.found()
+    return values["sites"], values["channels"], values["classes"]
+
+
 def counts(images: ImageFolder) -> dict[str, list[int]]:
     return {site: [len(part) for part in images.parts(site)] for site in images.sites}
 
@@ -42,7 +48,7 @@ def counts(images: ImageFolder) -> dict[str, list[int]]:
 def test_camelyon17_has_a_site_per_center_split_by_patient(tmp_path: Path) -> None:
     images = opened("histology", camelyon17_folder(tmp_path), preset="paper")
     images.prepare()
-    assert images.found() == {"sites": ["center-0", "center-1"], "channels": 3, "classes": ["normal", "tumor"]}
+    assert found(images) == (["center-0", "center-1"], 3, ["normal", "tumor"])
     # Four patients of six patches each: one to test, one to val, two to train.
     assert counts(images) == {"center-0": [12, 6, 6], "center-1": [12, 6, 6]}
     groups = [set(part.groups.tolist()) for part in images.parts("center-0")]
@@ -74,7 +80,7 @@ def test_camelyon17_training_images_are_cut_to_the_smallest_site_each_class_alik
 def test_nuclei_outlines_become_tiles_with_masks_and_test_folders_are_kept(tmp_path: Path) -> None:
     images = opened("nuclei", nuclei_folder(tmp_path), preset="small", size=64)
     images.prepare()
-    assert images.found() == {"sites": ["MoNuSeg", "TNBC"], "channels": 3, "classes": ["background", "nucleus"]}
+    assert found(images) == (["MoNuSeg", "TNBC"], 3, ["background", "nucleus"])
     # 70 pixels make two tiles of 64 each way. MoNuSeg: three training patients, of which one to val; TNBC: five.
     assert counts(images) == {"MoNuSeg": [8, 4, 4], "TNBC": [12, 4, 4]}
     mask = images.whole("MoNuSeg").load(torch.tensor([0])).targets[0]
@@ -94,7 +100,7 @@ def test_nuclei_are_resized_in_the_papers_way(tmp_path: Path) -> None:
 def test_prostate_slices_come_with_their_neighbours(tmp_path: Path) -> None:
     images = opened("prostate", prostate_folder(tmp_path), preset="small", size=36, resize=False)
     images.prepare()
-    assert images.found() == {"sites": ["BIDMC", "HK"], "channels": 3, "classes": ["background", "prostate"]}
+    assert found(images) == (["BIDMC", "HK"], 3, ["background", "prostate"])
     # Four cases of five or six slices, two tiles each (40 pixels wide): a case to val, one to test.
     assert sum(counts(images)["HK"]) == (5 + 6 + 5 + 6) * 2
     case = images.whole("BIDMC").load(torch.arange(10)).images  # five slices × two tiles
@@ -135,7 +141,7 @@ def test_sites_that_store_their_volumes_otherwise_are_turned_alike(tmp_path: Pat
 def test_own_pictures_without_patients_are_split_one_by_one(tmp_path: Path) -> None:
     images = opened("classification", classification_folder(tmp_path, images=10))
     images.prepare()
-    assert images.found() == {"sites": ["site-0", "site-1"], "channels": 1, "classes": ["healthy", "ill"]}
+    assert found(images) == (["site-0", "site-1"], 1, ["healthy", "ill"])
     assert counts(images) == {"site-0": [6, 2, 2], "site-1": [6, 2, 2]}
 
 
@@ -165,7 +171,7 @@ def test_own_images_may_have_any_depth_and_number_of_channels(tmp_path: Path, dt
         rows.append({"site": "A", "image": f"{number}.tif", "mask": f"{number}-mask.png"})
     images = opened("segmentation", write_manifest(tmp_path, rows), size=16)
     images.prepare()
-    assert images.found() == {"sites": ["A"], "channels": channels, "classes": ["0", "1", "2"]}
+    assert found(images) == (["A"], channels, ["0", "1", "2"])
     batch = images.whole("A").load(torch.arange(4))
     assert batch.images.shape == (4, channels, 16, 16)
     assert 0 <= batch.images.min() < batch.images.max() <= 1
@@ -198,7 +204,7 @@ def test_some_sites_take_part_and_one_may_be_held_out(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path, sites=4)
     images = opened("segmentation", folder, sites=["site-0", "site-2"], hold_out_site="site-3")
     assert images.sites == ["site-0", "site-2"]
-    assert len(images.whole("site-3")) == 30
+    assert len(images.whole("site-3")) == 10 * 4  # the limit is for those who train
     with pytest.raises(UsageError, match=r"unknown site 'site-9'; did you mean 'site-"):
         opened("segmentation", folder, sites=["site-9"])
 
@@ -225,6 +231,29 @@ def test_stratified_draws_keep_the_classes_in_proportion() -> None:
     images = LabelledImages(torch.zeros(40, 1, 1, 1), labels, torch.arange(40))
     for wanted in (4, 8, 20, 40):
         assert labels[stratified(images, wanted, seed=1)].bincount().tolist() == [3 * wanted // 4, wanted // 4]
+
+
+def test_unassigned_images_follow_their_patient(tmp_path: Path) -> None:
+    rows = []
+    for number in range(12):
+        picture(tmp_path / f"{number}.png", blob(20, number, 1)[0])
+        row = {"site": "A", "image": f"{number}.png", "label": str(number % 2), "patient": f"p{number // 2}"}
+        rows.append(row | {"split": "test" if number == 0 else ""})
+    train, val, test = (
+        set(part.groups.tolist()) for part in opened("classification", write_manifest(tmp_path, rows)).parts("A")
+    )
+    assert test == {0}
+    assert not train & val | train & test | val & test
+
+
+def test_the_fingerprint_tells_the_images_and_their_split(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    first = opened("segmentation", folder).fingerprint("site-0")
+    assert opened("segmentation", folder).fingerprint("site-0") == first
+    assert opened("segmentation", folder, seed=1).fingerprint("site-0") != first
+    assert opened("segmentation", folder, limit=9).fingerprint("site-0") != first
+    picture(folder / "site-0/p0-0.png", blob(40, 99)[0])
+    assert opened("segmentation", folder).fingerprint("site-0") != first
 
 
 # --- the cache ----------------------------------------------------------------------------------------------------
@@ -339,6 +368,35 @@ def opened_problems(folder: Path) -> list[str]:
     images = opened("segmentation", folder)
     images.inspect()
     return [str(problem) for problem in images.problems]
+
+
+def test_problems_of_one_site_do_not_hide_those_of_another(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    (folder / "site-0/p0-0.png").write_bytes(b"")
+    manifest = (folder / "manifest.csv").read_text().splitlines()
+    few = [line for line in manifest if not re.match("site-1,p[2-9]", line)]
+    (folder / "manifest.csv").write_text("\n".join(few))
+    problems = "; ".join(opened_problems(folder))
+    assert "site-0/p0-0.png" in problems
+    assert "site-1: 2 patients cannot be split" in problems
+
+
+def test_files_that_cannot_be_opened_never_stand_for_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = segmentation_folder(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("harmofl.data.cache._content", lambda path: "")
+        assert "site-0/p0-0.png: cannot be opened" in broken(folder)
+    images = opened("segmentation", folder)
+    images.prepare()
+    first, second = (images.whole(site).load(torch.arange(4)).images for site in images.sites)
+    assert not torch.equal(first, second)
+
+
+def test_someone_must_be_left_to_train(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path, sites=1)
+    assert "no site is left to train on" in broken(folder, hold_out_site="site-0")
 
 
 def test_a_site_with_too_few_patients_is_refused_with_a_way_out(tmp_path: Path) -> None:

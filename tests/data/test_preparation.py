@@ -4,9 +4,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harmofl.data.preparation import Fit, as_tensor, in_unit_range, padded, widened
-from harmofl.data.scans import UnreadableError
+from harmofl.data import preparation
+from harmofl.data.preparation import Fit, Planes, as_tensor, padded, widened
+from harmofl.data.scans import Geometry, Pixels, Scan, UnreadableError
 from harmofl.settings import DataSettings
+
+
+def in_unit_range(pixels: Pixels, data: DataSettings) -> Planes:
+    return preparation.in_unit_range(Scan(pixels), data)
+
 
 EIGHT_BITS = np.arange(24, dtype=np.uint8).reshape(1, 1, 4, 6)
 
@@ -37,6 +43,17 @@ def test_a_fixed_range_clips() -> None:
     pixels = np.array([-1000, -100, 0, 100, 3000], dtype=np.float32).reshape(1, 1, 1, 5)
     values = as_tensor(in_unit_range(pixels, DataSettings(intensity=[-100.0, 300.0])))
     assert values.flatten().tolist() == pytest.approx([0, 0, 0.25, 0.5, 1], abs=1e-4)
+
+
+def test_channels_are_scaled_one_by_one_unless_they_are_colours() -> None:
+    ramp = np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 1, 4, 4)
+    for channels, geometry in ((2, Geometry()), (3, Geometry(kind="nifti"))):
+        pixels = np.concatenate([ramp * 10**-channel for channel in range(channels)], axis=1)
+        planes = preparation.in_unit_range(Scan(pixels, geometry), DataSettings(intensity="range"))
+        assert planes.max(axis=(0, 2, 3)).tolist() == [65535] * channels
+    colours = np.concatenate([ramp, ramp / 2, ramp / 4], axis=1)
+    planes = in_unit_range(colours, DataSettings(intensity="range"))
+    assert planes.max(axis=(0, 2, 3)).tolist() == [65535, 32768, 16384]
 
 
 @pytest.mark.parametrize("intensity", ["auto", "percentile", "range"])

@@ -89,7 +89,7 @@ def test_a_last_batch_of_one_joins_the_one_before() -> None:
 def test_all_sites_of_a_process_share_one_memory_budget(
     images: LabelledImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "LARGEST_CACHE", int(1.5 * images.nbytes))
+    monkeypatch.setattr(inputs, "LARGEST_CACHE", int(2.5 * images.nbytes))
     sites = [TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu")) for _ in range(2)]
     harmonizer = frozen(images, "dc")
     for _ in range(2):  # the first keeps its images from round to round, the second never

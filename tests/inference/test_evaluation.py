@@ -41,9 +41,21 @@ def test_a_hospital_that_took_no_part_is_scored_on_all_its_images(tmp_path: Path
     summary = train_on(segmentation_folder(tmp_path / "data"), tmp_path / "run")
     new = segmentation_folder(tmp_path / "new", sites=3)
     scores = harmofl.evaluate(tmp_path / "run" / "model", data=new)
-    assert scores["site-2"]["images"] == 30
+    assert scores["site-2"]["images"] == 10 * 4  # every tile of it: the limit is for those who train
     assert scores["site-1"]["images"] < 10
     assert summary["test"].keys() == {"site-0", "site-1", "average", "std"}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn"])
+def test_other_images_of_a_site_that_took_part_need_a_word(tmp_path: Path, method: str) -> None:
+    train_on(segmentation_folder(tmp_path / "data"), tmp_path / "run", method=method)
+    other = segmentation_folder(tmp_path / "other", patients=6)
+    for model in [tmp_path / "run/model"] + ([tmp_path / "run/model/sites/site-1"] if method == "fedbn" else []):
+        with pytest.raises(harmofl.UsageError, match="site-0 took part in training, but with other images"):
+            harmofl.evaluate(model, data=other)
+        assert harmofl.evaluate(model, data=other, split="all")["site-0"]["images"] == 30
+        with pytest.raises(harmofl.UsageError, match="another split"):
+            harmofl.evaluate(model, data=tmp_path / "data", settings={"data.limit": 0})
 
 
 def test_a_model_knows_no_path_of_the_machine_that_trained_it(tmp_path: Path) -> None:
@@ -55,6 +67,14 @@ def test_a_model_knows_no_path_of_the_machine_that_trained_it(tmp_path: Path) ->
             assert str(tmp_path).encode() not in path.read_bytes()
     with pytest.raises(harmofl.UsageError, match="trained on images of a folder: say which"):
         harmofl.evaluate(tmp_path / "run" / "model")
+
+
+@pytest.mark.parametrize("device", ["cuda", "gpu"])
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path, device: str) -> None:
+    with pytest.raises(harmofl.UsageError, match=f"device = '{device}'"):
+        harmofl.evaluate(tmp_path, device=device)
+    with pytest.raises(harmofl.UsageError, match=f"device = '{device}'"):
+        harmofl.predict(tmp_path, "a.png", out=tmp_path, device=device)
 
 
 def test_labels_that_the_model_does_not_know_are_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import harmofl
 from harmofl.data.formats import read_mask, read_scan
 from harmofl.data.preparation import as_tensor, padded
+from harmofl.data.scans import Scan
 from harmofl.errors import UsageError
 from harmofl.inference import prediction
 from harmofl.inference.folder import describe_model, open_model, write_model
@@ -339,7 +340,7 @@ def data_of(**changes: Any) -> DataSettings:
 def test_windows_give_what_monais_sliding_window_gives(tmp_path: Path, size: tuple[int, int], overlap: float) -> None:
     model = harmofl.load_model(written(tmp_path / "model", classes=("none", "a", "b")))
     pixels = RANDOM.integers(0, 256, (2, 3, *size), dtype=np.uint8)
-    windows = Windows(pixels, data_of(), 3, resize=False, overlap=overlap)
+    windows = Windows(Scan(pixels), data_of(), 3, resize=False, overlap=overlap)
     with torch.no_grad():
         labels = windows.labels(model(window[None])[0] for window in windows)
         expected = sliding_window_inference(

@@ -11,14 +11,16 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -29,11 +31,17 @@ from harmofl.data.scans import Mask
 from harmofl.errors import RunError
 from harmofl.files import PART, write_whole
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 ABANDONED_AFTER = 24 * 3600
 """Seconds after which a half-made entry belongs to no living process."""
 
 THREADS = max(2, min(8, os.cpu_count() or 2))
 """Decoders spend their time outside of Python's lock, or waiting for the disk."""
+
+MOST_AHEAD = 2**29
+"""Bytes of images, as far as they can be told beforehand, that are decoded before they are needed."""
 
 
 def default_cache() -> Path:
@@ -99,11 +107,11 @@ class Cache:
             own = {name: loaded[name] for name in ("sample", "slice", "tiles", "foreground")}
             values = index["values"]
             notes = [[(which, note) for which, note in of_sample] for of_sample in index["notes"]]
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+            shutil.rmtree(place, ignore_errors=True)  # not there, or damaged: made again
             return None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
-            shutil.rmtree(place, ignore_errors=True)  # damaged, so made again
-            return None
+        except OSError as error:
+            raise RunError(f"{place}: {error.strerror or error}") from error
         facts = {name.removeprefix("fact."): array for name, array in loaded.items() if name.startswith("fact.")}
         return Entry(planes=planes, masks=masks, facts=facts, values=values, notes=notes, **own)
 
@@ -111,7 +119,8 @@ class Cache:
         """Write an entry from samples that come one by one, and few are in memory; its key is asked for at the end."""
         half_made = self.folder / "decoded"
         try:
-            half_made.mkdir(parents=True, exist_ok=True)
+            self.claim()
+            half_made.mkdir(exist_ok=True)
             self._remove_abandoned(half_made)
             with tempfile.TemporaryDirectory(dir=half_made, suffix=PART, ignore_cleanup_errors=True) as temporary:
                 _write_entry(Path(temporary) / "entry", decoded)
@@ -127,6 +136,10 @@ class Cache:
             raise RunError(f"{place}: the cache entry cannot be read back")
         return entry
 
+    def claim(self) -> None:
+        """Make the folder, for its owner's eyes only: it holds what the images hold."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
     def _place(self, key: str) -> Path:
         return self.folder / "decoded" / key[:2] / key
 
@@ -137,11 +150,15 @@ class Cache:
                     shutil.rmtree(path, ignore_errors=True)
 
     def fingerprints(self, folder: Path, name: str, paths: list[str], watch: Callable[[int], None]) -> dict[str, str]:
-        """The content hashes of files below a folder, by path; a file is read again only if size or time changed."""
+        """The content hashes of files below a folder, by path; empty for one that cannot be read.
+
+        A file is read again only if its size or one of its times has changed.
+        """
         known_at = self.folder / "fingerprints" / f"{digest(str(folder.resolve()), name)}.json"
         known = _read_json(known_at)
         marks = {path: _mark(folder / path) for path in paths}
         fresh = {path: known[path][1] for path in paths if path in known and known[path][0] == marks[path]}
+        fresh = {path: found for path, found in fresh.items() if found}
         missing = [path for path in paths if path not in fresh]
         with ThreadPoolExecutor(THREADS) as pool:
             for path, found in zip(missing, pool.map(lambda path: _content(folder / path), missing), strict=True):
@@ -149,7 +166,8 @@ class Cache:
                 watch(1)
         if missing:
             with suppress(OSError):  # only a shortcut is lost
-                write_whole(known_at, json.dumps({path: [marks[path], fresh[path]] for path in paths}))
+                self.claim()
+                write_whole(known_at, json.dumps({path: [marks[path], fresh[path]] for path in paths if fresh[path]}))
         return fresh
 
 
@@ -172,15 +190,18 @@ def _files(path: Path) -> list[Path]:
 
 
 def _mark(path: Path) -> list[list[int]]:
+    """What changes when a file does."""
     try:
-        stats = [each.stat() for each in _files(path)]
+        stats = [path.stat()]
+        if stat.S_ISDIR(stats[0].st_mode):
+            stats = [each.stat() for each in _files(path)]
     except OSError:
         return []
-    return [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+    return [[each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in stats]
 
 
 def _content(path: Path) -> str:
-    """The hash of a file, or of all files of a folder; of an unreadable one, which its decoder will report, none."""
+    """The hash of a file, or of all files of a folder; empty if one of them cannot be read."""
     found = hashlib.sha256()
     try:
         for each in _files(path):
@@ -283,13 +304,18 @@ class Stack:
         old.unlink()
 
 
-def in_threads(task: Callable[[Any], Any], items: list[Any]) -> Iterator[Any]:
-    """Results in order, computed a few ahead, so that memory stays bounded however slow the consumer is."""
+def in_threads(task: Callable[[Item], Result], items: Sequence[Item], cost: Callable[[Item], int]) -> Iterator[Result]:
+    """Results in order, a few computed ahead: so few that together they cost no more bytes than memory can spare."""
     with ThreadPoolExecutor(THREADS) as pool:
-        waiting = []
+        waiting: deque[tuple[Future[Result], int]] = deque()
+        spent = 0
         for item in items:
-            waiting.append(pool.submit(task, item))
-            if len(waiting) >= 2 * THREADS:
-                yield waiting.pop(0).result()
-        for future in waiting:
+            price = cost(item)
+            while waiting and (len(waiting) >= 2 * THREADS or spent + price > MOST_AHEAD):
+                future, paid = waiting.popleft()
+                spent -= paid
+                yield future.result()
+            waiting.append((pool.submit(task, item), price))
+            spent += price
+        for future, _ in waiting:
             yield future.result()

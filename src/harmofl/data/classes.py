@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from harmofl.errors import UsageError
 
@@ -24,6 +25,9 @@ class Classes:
         """Of a classification: in the order given, or else sorted, numbers as numbers."""
         found = sorted(set(labels), key=_as_number)
         names = tuple(named or found)
+        if len(names) > MOST_CLASSES and not named:
+            hint = "are they numbers to predict? Name the ones that count with data.classes"
+            raise UsageError(f"{len(names)} different labels, at most {MOST_CLASSES} are allowed: {hint}")
         if len(names) < 2:
             raise UsageError(
                 f"classification needs two classes or more; the data has only {', '.join(names) or 'none'}"
@@ -34,17 +38,17 @@ class Classes:
     def of_masks(cls, masks: Sequence[set[int]], named: Sequence[str] | None, binary: bool) -> Classes:
         """Of a segmentation; `binary`: whatever is not zero is the one foreground class."""
         found = set().union(*masks) | {0}
+        # Some masks in 0 and 1, others in 0 and 255: two ways to write the same, unless one mask holds all three.
+        two_ways = found == BLACK_AND_WHITE and not any(mask >= {1, 255} for mask in masks)
         if binary and named:
             return cls(tuple(named), {value: int(value > 0) for value in found})
         if named:
-            return cls(tuple(named), _values_of(named, found))
+            return cls(tuple(named), _values_of(named, found, two_ways))
         if len(found) > MOST_CLASSES:
             hint = "name the ones that count with data.classes"
             raise UsageError(
                 f"the masks hold {len(found)} different values, at most {MOST_CLASSES} are allowed: {hint}"
             )
-        # Some masks in 0 and 1, others in 0 and 255: two ways to write the same, unless one mask holds all three.
-        two_ways = found == BLACK_AND_WHITE and not any(mask >= {1, 255} for mask in masks)
         if two_ways or len(found) <= 2:
             return cls(("0", str(min(found - {0}, default=1))), {value: int(value > 0) for value in found})
         ordered = sorted(found)
@@ -52,7 +56,11 @@ class Classes:
 
     def index(self, label: str) -> int:
         """The place of a manifest's label; -1 if it is none of the classes."""
-        return self.names.index(label) if label in self.names else -1
+        return self._places.get(label, -1)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
 
     def table(self, up_to: int = 0) -> list[int]:
         """From a mask's value to the place of its class, as a list; unknown values count as background."""
@@ -66,13 +74,13 @@ class Classes:
         return sorted(set(values) - self.values.keys())
 
 
-def _values_of(named: Sequence[str], found: set[int]) -> dict[int, int]:
+def _values_of(named: Sequence[str], found: set[int], two_ways: bool) -> dict[int, int]:
     """The names are the values themselves, or else words for 0, 1, 2 …"""
     if all(name.isdecimal() for name in named):
         values = {int(name): place for place, name in enumerate(named)}
         black_and_white = values.keys() <= BLACK_AND_WHITE and len(named) == 2
         return {0: 0, 1: 1, 255: 1} if black_and_white else values
-    if len(named) == 2 and len(found) <= 2:  # 0 and 255, as pictures of masks often have
+    if len(named) == 2 and (len(found) <= 2 or two_ways):  # 0 and 255, as pictures of masks often have
         return {value: int(value > 0) for value in found}
     return dict(enumerate(range(len(named))))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +21,12 @@ from harmofl.data.scans import Scan, UnreadableError
 from harmofl.errors import UsageError, unknown_name
 from harmofl.settings import DataSettings
 
-VERSION = 1
+VERSION = 2
 """Of what decoding does; another number makes every entry of the cache anew."""
 
 MOST_MASK_VALUES = 256
+UNPACKED = 12
+"""How many times larger an image is in memory than in its file, roughly."""
 SHOWN = 5
 """Problems in the message of a refused training."""
 
@@ -46,6 +48,7 @@ class ImageFolder:
         data: DataSettings,
         fixed_classes: Sequence[str] = (),
         watch: Watch = silent,
+        limited: Collection[str] | None = None,
     ) -> None:
         self.kind = kind
         self.data = data
@@ -53,9 +56,11 @@ class ImageFolder:
         self.cache = Cache(Path(data.cache).expanduser() if data.cache else default_cache())
         self.watch = watch
         self.fixed_classes = tuple(fixed_classes)
+        self._limited_sites = limited
         listing = layout(self.folder, self.cache.folder / "listings" / digest(str(self.folder.resolve()), kind))
         self.problems: list[Problem] = list(listing.problems)
         self.samples = self._by_site(listing.samples)
+        self._listed = {site: len(samples) for site, samples in self.samples.items()}
         self._entries: dict[str, Entry | None] = {}
         self._fingerprints: dict[str, dict[str, str]] = {}
         self._classes: Classes | None = None
@@ -77,9 +82,16 @@ class ImageFolder:
 
     def _limited(self, site: str, samples: list[Sample]) -> list[Sample]:
         """In classification a sample is one image, so that what the limit leaves out need not be decoded."""
-        if self.kind != "classification" or not self.data.limit or len(samples) <= self.data.limit:
+        limit = self._limit(site)
+        if self.kind != "classification" or not limit or len(samples) <= limit:
             return samples
-        return [samples[place] for place in drawn(len(samples), self.data.limit, self.data.seed, site).tolist()]
+        return [samples[place] for place in drawn(len(samples), limit, self.data.seed, site).tolist()]
+
+    def _limit(self, site: str) -> int:
+        """The limit is for those who train; a hospital that takes no part is scored on everything."""
+        held_out = self.data.hold_out_site
+        trains = site != held_out if self._limited_sites is None else site in self._limited_sites
+        return self.data.limit if trains else 0
 
     @property
     def sites(self) -> list[str]:
@@ -87,8 +99,20 @@ class ImageFolder:
         return [site for site in self.samples if site != self.data.hold_out_site]
 
     def found(self) -> dict[str, Any]:
-        """Settings that the data decide: sites, channels and classes."""
-        return {"sites": self.sites, "channels": self._channels(), "classes": list(self.classes.names)}
+        """Settings that the data decide: sites, channels and classes, and how to recognize the same data again."""
+        return {
+            "sites": self.sites,
+            "channels": self._channels(),
+            "classes": list(self.classes.names),
+            "fingerprints": [self.fingerprint(site) for site in self.sites],
+        }
+
+    def fingerprint(self, site: str) -> str:
+        """A short name for a site's images and how they are split; it tells nothing about them."""
+        data, prints, samples = self.data, self.fingerprints(site), self.samples[site]
+        groups = self._groups(samples)
+        files = [[prints[s.image], group, s.split] for s, group in zip(samples, groups, strict=True)]
+        return digest(files, data.seed, self._limit(site), data.split_by, data.slices, data.size, self._resizes)
 
     @property
     def classes(self) -> Classes:
@@ -129,8 +153,11 @@ class ImageFolder:
         for samples in self.samples.values():
             if self.data.split_by == "patient":
                 self.problems += patients_on_two_sides(samples)
-        if not any(problem.fatal for problem in self.problems):  # else what follows only repeats them
-            for site in self.sites:
+        if not self.sites:
+            self.problems.append(Problem("", "no site is left to train on"))
+        for site in self.sites:
+            whole = self.entry(site) is not None and len(self.samples[site]) == self._listed[site]
+            if whole:  # else what it lacks may be what could not be read
                 self._try_to_split(site)
 
     def inspect_images(self) -> None:
@@ -175,13 +202,21 @@ class ImageFolder:
         return self._entries[site]
 
     def _opened(self, site: str) -> Entry | None:
-        samples = self.samples[site]
         prints = self.fingerprints(site)
-        entry = self.cache.open(self._key(samples, prints))
+        samples = self.samples[site] = list(self._with_content(site, prints))
+        entry = self.cache.open(self._key(samples, prints)) if samples else None
         if entry is None:
             entry = self._decoded(site, samples, prints)
         self.watch({"phase": "data", "site": site, "done": len(samples), "total": len(samples), "doing": "decoded"})
         return entry
+
+    def _with_content(self, site: str, prints: dict[str, str]) -> Iterator[Sample]:
+        """The samples whose files can be opened at all."""
+        for sample in self.samples[site]:
+            closed = [path for path in (sample.image, sample.mask) if path and not prints[path]]
+            self.problems += (Problem(path, "cannot be opened") for path in closed)
+            if not closed:
+                yield sample
 
     def _decoded(self, site: str, samples: list[Sample], prints: dict[str, str]) -> Entry | None:
         """Decode all samples; those that cannot be are reported, and no longer among the site's."""
@@ -202,7 +237,8 @@ class ImageFolder:
 
     def _good_ones(self, site: str, samples: list[Sample], good: list[Sample]) -> Iterator[Decoded]:
         channels = 0
-        for number, (sample, result) in enumerate(zip(samples, in_threads(self._attempt, samples), strict=True)):
+        results = in_threads(self._attempt, samples, cost=self._cost)
+        for number, (sample, result) in enumerate(zip(samples, results, strict=True)):
             self.watch({"phase": "data", "site": site, "done": number, "total": len(samples), "doing": "decoding"})
             if isinstance(result, Problem):
                 self.problems.append(result)
@@ -215,6 +251,13 @@ class ImageFolder:
                 continue
             good.append(sample)
             yield result
+
+    def _cost(self, sample: Sample) -> int:
+        """About how many bytes an image takes once it is unpacked, with what is made of it on the way."""
+        try:
+            return UNPACKED * (self.folder / sample.image).stat().st_size
+        except OSError:
+            return 0
 
     def _attempt(self, sample: Sample) -> Decoded | Problem:
         try:
@@ -234,9 +277,9 @@ class ImageFolder:
             scan = replace(scan, pixels=scan.pixels[:, ::-1])
         mask = self._mask(sample, scan)
         height, width = scan.pixels.shape[-2:]
-        fit = Fit(height, width, self.data.size, self.data.resize or self.kind == "classification")
+        fit = Fit(height, width, self.data.size, self._resizes)
         return Decoded(
-            planes=fit.images(in_unit_range(scan.pixels, self.data)),
+            planes=fit.images(in_unit_range(scan, self.data)),
             masks=None if mask is None else fit.masks(mask),
             tiles=fit.tiles,
             facts=facts(scan),
@@ -249,6 +292,10 @@ class ImageFolder:
 
         of_mask = mask_notes(self.folder / sample.mask, scan) if self.kind == "segmentation" else ()
         return [*(("image", note) for note in scan.geometry.notes), *(("mask", note) for note in of_mask)]
+
+    @property
+    def _resizes(self) -> bool:
+        return self.data.resize or self.kind == "classification"  # a label is true of the whole image only
 
     def _mask(self, sample: Sample, scan: Scan) -> np.ndarray[Any, Any] | None:
         from harmofl.data.formats import read_mask
@@ -271,7 +318,7 @@ class ImageFolder:
     def _key(self, samples: Sequence[Sample], prints: dict[str, str]) -> str:
         """Named by content: the files' hashes, and the settings that change what is made of them."""
         data = self.data
-        chosen = [self.kind, data.size, data.resize, data.color, data.intensity]
+        chosen = [self.kind, data.size, self._resizes, data.color, data.intensity]
         files = [[prints[sample.image], prints.get(sample.mask, ""), sample.reversed_channels] for sample in samples]
         return digest(VERSION, chosen, files)
 
@@ -336,8 +383,9 @@ class ImageFolder:
             planes = planes[self._foreground_slices(entry)]
         if len(planes) == 0:
             raise UsageError(f"{site}: no slice holds anything of its mask (data.slices = {self.data.slices!r})")
-        if self.data.limit and len(planes) > self.data.limit:
-            planes = planes[drawn(len(planes), self.data.limit, self.data.seed, site).numpy()]
+        limit = self._limit(site)
+        if limit and len(planes) > limit:
+            planes = planes[drawn(len(planes), limit, self.data.seed, site).numpy()]
         return planes
 
     def _foreground_slices(self, entry: Entry) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harmofl.data.scans import Mask, Pixels, UnreadableError
+from harmofl.data.scans import Mask, Pixels, Scan, UnreadableError
 from harmofl.settings import DataSettings
 
 Planes = NDArray[np.unsignedinteger]
@@ -24,23 +24,30 @@ GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 LARGEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 
 
-def in_unit_range(pixels: Pixels, data: DataSettings) -> Planes:
+def in_unit_range(scan: Scan, data: DataSettings) -> Planes:
     """Colours and intensities as the settings say, as integers; over all slices of a scan together."""
-    pixels = _colored(pixels, data.color)
+    pixels = _colored(scan.pixels, data.color)
     if data.intensity == "auto" and pixels.dtype == np.uint8:
         return pixels
-    low, high = _limits(pixels, data.intensity)
-    scaled = (pixels.astype(np.float32) - low) * np.float32(65535 / (high - low) if high > low else 0)
+    is_color = pixels.shape[1] == 3 and scan.geometry.kind == "picture"
+    limits = [
+        _limits(part, data.intensity) for part in ([pixels] if is_color else np.split(pixels, pixels.shape[1], 1))
+    ]
+    low, high = (np.array(ends, dtype=np.float32).reshape(1, -1, 1, 1) for ends in zip(*limits, strict=True))
+    scaled = pixels.astype(np.float32)
+    scaled -= low
+    scaled *= np.divide(65535, high - low, out=np.zeros_like(high), where=high > low)
     return _rounded(scaled, np.dtype(np.uint16))
 
 
-def _limits(pixels: Pixels, intensity: str | list[float]) -> tuple[np.float32, np.float32]:
+def _limits(pixels: Pixels, intensity: str | list[float]) -> tuple[float, float]:
+    """What becomes 0 and 1: of colours together, of other channels each for itself, as they may be in other units."""
     if isinstance(intensity, list):
-        return np.float32(intensity[0]), np.float32(intensity[1])
-    low, highest = np.float32(pixels.min()), np.float32(pixels.max())
+        return intensity[0], intensity[1]
+    low, highest = float(pixels.min()), float(pixels.max())
     if intensity == "range":
         return low, highest
-    high = np.float32(np.percentile(pixels, 99))
+    high = float(np.percentile(pixels, 99))
     return low, high if high > low else highest  # an almost empty image keeps the little that it has
 
 
@@ -57,7 +64,8 @@ def _colored(pixels: Pixels, color: str) -> Pixels:
 
 
 def _rounded(values: Pixels, dtype: np.dtype[Any]) -> Planes:
-    rounded: Planes = np.rint(np.clip(values, 0, LARGEST[dtype])).astype(dtype)
+    np.rint(np.clip(values, 0, LARGEST[dtype], out=values), out=values)  # in place, as a volume may be large
+    rounded: Planes = values.astype(dtype)
     return rounded
 
 

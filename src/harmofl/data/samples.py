@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SPLITS = ("train", "val", "test")
+POOLED = "pooled"
+"""The name of the one training site that holds all images."""
 
 
 @dataclass(frozen=True)

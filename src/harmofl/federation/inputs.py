@@ -39,7 +39,7 @@ class TrainingInputs:
             order = torch.randperm(len(self._train), generator=generator)
             for indices in in_batches(order, self._training.batch_size):
                 if kept is not None:
-                    harmonized, targets = kept[0][indices], kept[1][indices]
+                    harmonized, targets = kept[0][indices], kept[1][indices].long()
                     inputs = harmonized.to(self._device)
                 else:
                     batch = self._train.load(indices)
@@ -56,20 +56,25 @@ class TrainingInputs:
         if not (state and unchanged and self._has_room()):
             return None
         if self._harmonized is None or self._targets is None or not _same(state, self._made_with):
-            parts = [
-                (harmonizer(batch.images.to(self._device)).cpu(), batch.targets)
-                for batch in self._train.batches(self._training.batch_size)
-            ]
-            self._harmonized = torch.cat([images for images, _ in parts])
-            self._targets = torch.cat([targets for _, targets in parts])
+            self._harmonized, self._targets = self._all_harmonized(harmonizer)
             self._made_with = state
         return self._harmonized, self._targets
 
+    def _all_harmonized(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor]:
+        images, targets = [], []
+        # In batches as in training: a batch of one image may differ in the last bit.
+        for indices in in_batches(torch.arange(len(self._train)), self._training.batch_size):
+            batch = self._train.load(indices)
+            images.append(harmonizer(batch.images.to(self._device)).cpu())
+            targets.append(batch.targets.to(torch.int16))  # a quarter of the bytes
+        return torch.cat(images), torch.cat(targets)
+
     def _has_room(self) -> bool:
         others = sum(size for inputs, size in _keeping.items() if inputs is not self)
-        has_room = others + self._train.nbytes <= LARGEST_CACHE
+        own = self._train.nbytes * 3 // 2  # a mask takes half of what a grey image does
+        has_room = others + own <= LARGEST_CACHE
         if has_room:
-            _keeping[self] = self._train.nbytes
+            _keeping[self] = own
         return has_room
 
 

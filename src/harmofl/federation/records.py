@@ -91,6 +91,8 @@ class RunFolder:
         except ValidationError as error:
             raise UsageError(f"{self.config}: {describe(error)}") from None
         changed = differences(before, settings)
+        if changed == ["data.fingerprints"]:
+            raise UsageError(f"{self.path}: the images or their split have changed since the run began")
         if changed:
             raise UsageError(
                 f"{self.path} was started with other settings ({', '.join(changed)}): "

@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from harmofl.data.folder import Watch, silent
+from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet
 from harmofl.errors import UsageError
 from harmofl.federation.client import choose_device, score, to_device
@@ -25,8 +25,8 @@ from harmofl.settings import Settings, merged, resolve, tree_of
 from harmofl.states import evaluating, snapshot
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
+from harmofl.tasks.task import Source, Task
 
-Split = Literal["auto", "train", "val", "test", "all"]
 SPLITS = ("auto", "train", "val", "test", "all")
 
 RE_ESTIMATED = "statistics re-estimated on its own unlabelled images, with the sites' mean batch norm weights"
@@ -55,23 +55,42 @@ def evaluate_model(
         raise UsageError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
     description = read_description(folder)
     settings = settings_for(folder, description, data, dict(changes or {}))
-    task = find_task(settings.task)
-    source: Any = task.open(settings.data)
-    sites: Sequence[str] = task.sites_of(settings.data)
-    if settings.data.folder:
-        source = task.open_folder(settings.data, watch)
-        source.inspect_images()
-        source.refuse_if_broken()
-        settings = settings.model_copy(update={"data": settings.data.model_copy(update=source.found())})
-        sites = source.sites
+    task, trained = find_task(settings.task), Trained.of(description)
     results = {}
     with threads(settings.federation.threads):
+        source, settings = opened(task, settings, trained, watch)
+        sites = source.sites if isinstance(source, ImageFolder) else task.sites_of(settings.data)
         for number, name in enumerate(sites):
             watch({"phase": "evaluate", "site": name, "done": number, "total": len(sites)})
-            images = chosen_images(source, name, split, took_part=name in description["sites"])
+            images = chosen_images(source, name, split, trained)
             candidates = models_for(folder, site or name, images, settings, device=device, own=site is not None)
             results[name] = {"images": float(len(images))} | mean_score(candidates, settings, images)
     return results
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The sites that a model was trained at, and what their images can be recognized by."""
+
+    sites: tuple[str, ...]
+    fingerprints: Mapping[str, str]
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Trained:
+        """As its description says; a site's own model was trained with the others too."""
+        data = description["settings"]["data"]
+        sites = tuple(data.get("sites") or description["sites"])
+        return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
+
+
+def opened(task: Task, settings: Settings, trained: Trained, watch: Watch) -> tuple[Source, Settings]:
+    """Where the images come from, all of them read once, and the settings with what they decide."""
+    if not settings.data.folder:
+        return task.open(settings.data), settings
+    source = task.open_folder(settings.data, watch, limited=trained.sites)
+    source.inspect_images()
+    source.refuse_if_broken()
+    return source, settings.model_copy(update={"data": settings.data.model_copy(update=source.found())})
 
 
 def settings_for(
@@ -84,7 +103,8 @@ def settings_for(
     tree = dict(description["settings"])
     if data is not None:
         # Its own sites, but the model's channels and classes: those are built into it.
-        kept = {name: value for name, value in tree["data"].items() if name not in ("sites", "hold_out_site")}
+        dropped = ("sites", "hold_out_site", "fingerprints")
+        kept = {name: value for name, value in tree["data"].items() if name not in dropped}
         tree["data"] = kept | {"folder": os.path.abspath(data)}
     elif not description.get("synthetic", True):
         raise UsageError(f"{folder}: trained on images of a folder: say which to score it on, with --data")
@@ -95,13 +115,18 @@ def settings_for(
     return settings
 
 
-def chosen_images(source: Any, site: str, split: str, took_part: bool) -> ImageSet:
+def chosen_images(source: Source, site: str, split: str, trained: Trained) -> ImageSet:
     """A site's test images if it took part in training, else all of them, unless a part is named."""
+    took_part = site in trained.sites
+    if split == "auto" and took_part and isinstance(source, ImageFolder):
+        known = trained.fingerprints.get(site)
+        if known and known != source.fingerprint(site):
+            hint = "name a part with --split: all, test, val or train"
+            raise UsageError(f"{site} took part in training, but with other images or another split; {hint}")
     part = ("test" if took_part else "all") if split == "auto" else split
     if part == "all":
-        images: ImageSet = source.whole(site)
-        return images
-    parts: dict[str, ImageSet] = dict(zip(("train", "val", "test"), source.parts(site), strict=True))
+        return source.whole(site)
+    parts = dict(zip(("train", "val", "test"), source.parts(site), strict=True))
     return parts[part]
 
 

@@ -66,6 +66,8 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     if not isinstance(description, dict) or not {"task", "sites", "settings"} <= description.keys():
         raise UsageError(f"{path}: not the description of a model")
+    if not isinstance(description["settings"], dict) or "data" not in description["settings"]:
+        raise UsageError(f"{path}: its settings are not those of a run")
     return description
 
 

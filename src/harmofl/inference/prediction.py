@@ -162,7 +162,8 @@ def each_outcome(network: Computation, work: Work, inputs: Sequence[Input], watc
             try:
                 scan = read_scan(_existing(image))
                 case = Case(number, image, scan, work.windows(image, scan))
-            except (UnreadableError, OSError) as error:
+            except Exception as error:  # whatever is wrong with one image, the others are done
+                log.debug("%s failed", image.name, exc_info=error)
                 note(number, Outcome(image.name, error=_words(error)))
             else:
                 yield case
@@ -172,7 +173,8 @@ def each_outcome(network: Computation, work: Work, inputs: Sequence[Input], watc
         for case, group in groupby(network.logits(cases()), key=itemgetter(0)):
             try:
                 outcome = work.outcome(case, (logits for _, logits in group))
-            except (UnreadableError, OSError) as error:
+            except Exception as error:
+                log.debug("%s failed", case.image.name, exc_info=error)
                 outcome = Outcome(case.image.name, error=_words(error))
             note(case.number, replace(outcome, notes=case.scan.geometry.notes))
     return [outcomes[number] for number in range(len(inputs))]
@@ -187,7 +189,9 @@ def _existing(image: Input) -> Path:
 def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+    if isinstance(error, MemoryError):
+        return "too large for the memory of this computer"
+    return str(error) if isinstance(error, UnreadableError) else f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ class MaskWork:
         for kind in (MASK, OVERLAY)[: 1 + self.overlay]:
             refuse_to_replace(self._stem(image, kind), self.image_folders)
         channels = self.task.image_shape(self.data)[0]
-        return Windows(scan.pixels, self.data, channels, self.data.resize, self.overlap)
+        return Windows(scan, self.data, channels, self.data.resize, self.overlap)
 
     def outcome(self, case: Case, logits: Iterator[Tensor]) -> Outcome:
         """Write the mask."""
@@ -227,7 +231,7 @@ class MaskWork:
     def _drawn(self, case: Case, labels: Mask) -> Path:
         stem = self._stem(case.image, OVERLAY)
         path = stem.with_name(f"{stem.name}.png")
-        planes = in_unit_range(case.scan.pixels, self.data)
+        planes = in_unit_range(case.scan, self.data)
         classes = self.task.classes_of(self.data)
         write_overlay(path, case.image.path.name, planes, labels, classes, case.scan.geometry)
         return path
@@ -247,7 +251,7 @@ class ClassWork:
 
     def windows(self, image: Input, scan: Scan) -> Windows:
         """Each slice, scaled."""
-        return Windows(scan.pixels, self.data, self.task.image_shape(self.data)[0], resize=True, overlap=0)
+        return Windows(scan, self.data, self.task.image_shape(self.data)[0], resize=True, overlap=0)
 
     def outcome(self, case: Case, logits: Iterator[Tensor]) -> Outcome:
         """The mean over slices; a picture has one."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harmofl.data.preparation import Fit, Planes, as_tensor, in_unit_range, padded
-from harmofl.data.scans import Mask, Pixels, UnreadableError
+from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.settings import DataSettings
 
 LABEL = np.uint16
@@ -24,8 +24,8 @@ LABEL = np.uint16
 class Windows:
     """The windows of one scan: its slices scaled to the network's size, or parts of them that overlap."""
 
-    def __init__(self, pixels: Pixels, data: DataSettings, channels: int, resize: bool, overlap: float) -> None:
-        planes = in_unit_range(pixels, data)
+    def __init__(self, scan: Scan, data: DataSettings, channels: int, resize: bool, overlap: float) -> None:
+        planes = in_unit_range(scan, data)
         _check_channels(planes.shape[1], channels, data)
         self.shape = (planes.shape[0], *planes.shape[2:])
         self.size, self.neighbours, self.resize = data.size, data.neighbours, resize

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, split
-from harmofl.data.samples import Listing
+from harmofl.data.samples import POOLED, Listing
 from harmofl.errors import UsageError, unknown_name
 from harmofl.methods.method import Method
 from harmofl.models.network import Model, build_network
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.losses import LOSSES, Loss
 from harmofl.tasks.scores import ClassificationScorer, Scorer, ScorerFactory, SegmentationScorer
-
-POOLED = "pooled"
-"""The name of the one training site that holds all images."""
 
 Kind = Literal["classification", "segmentation"]
 Layout = Callable[[Path, Path], Listing]
@@ -107,14 +104,16 @@ class Task:
             return self.open_folder(data)
         if self.phantom is None:
             raise UsageError(f"{self.name} has no synthetic hospitals: say where the images are, with --data")
-        for site in [*(data.sites or ()), data.hold_out_site or self.phantom.sites[0]]:
+        for site in (data.sites or []) + ([data.hold_out_site] if data.hold_out_site else []):
             if site not in self.phantom.sites:
                 raise unknown_name("site", site, self.phantom.sites)
         return PhantomSource(self.phantom, data)
 
-    def open_folder(self, data: DataSettings, watch: Watch = silent) -> ImageFolder:
-        """The images of a folder in this task's layout."""
-        return ImageFolder(self.kind, self.layout, data, self.classes, watch)
+    def open_folder(
+        self, data: DataSettings, watch: Watch = silent, limited: Collection[str] | None = None
+    ) -> ImageFolder:
+        """The images of a folder in this task's layout; `limited`: the sites that data.limit is for."""
+        return ImageFolder(self.kind, self.layout, data, self.classes, watch, limited)
 
     def sites_of(self, data: DataSettings) -> tuple[str, ...]:
         """Who takes part."""

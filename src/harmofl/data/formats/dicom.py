@@ -144,7 +144,8 @@ def _inverted(dataset: Any, frames: Pixels) -> Pixels:
     if frames.dtype.kind == "f":
         return -frames
     bits = int(dataset.get("BitsStored") or 8 * frames.dtype.itemsize)
-    return (-1 if frames.dtype.kind == "i" else 2**bits - 1) - frames.astype(np.int64)
+    inverted = (-1 if frames.dtype.kind == "i" else 2**bits - 1) - frames.astype(np.int64)
+    return inverted.astype(np.uint8) if frames.dtype == np.uint8 else inverted
 
 
 def _rescaled(dataset: Any, frames: Pixels) -> Pixels:
@@ -154,6 +155,8 @@ def _rescaled(dataset: Any, frames: Pixels) -> Pixels:
         return np.asarray(apply_modality_lut(frames, dataset), dtype=np.float32)
     groups = list(dataset.get("PerFrameFunctionalGroupsSequence") or [None] * len(frames))
     scales = [_scale(dataset, group) for group in groups]
+    if frames.dtype == np.uint8 and all(scale == (1.0, 0.0) for scale in scales):
+        return frames
     slopes, intercepts = np.array(scales, dtype=np.float64).T[..., None, None, None]
     return np.asarray(frames * slopes + intercepts, dtype=np.float32)
 

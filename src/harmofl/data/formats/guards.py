@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
 
@@ -22,9 +23,30 @@ TOLERANCE = 1e-3
 """How far from a whole number a label may lie; scaled or resampled masks are rarely exact."""
 
 
+class Shared:
+    """A change of the whole process, such as silence: the first thread inside makes it, the last one undoes it."""
+
+    def __init__(self, change: Callable[[], AbstractContextManager[None]]) -> None:
+        self._change = change
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._undo = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._undo.enter_context(self._change())
+            self._inside += 1
+
+    def __exit__(self, *reason: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._undo.close()
+
+
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the readers' warnings and log lines from the user, who gets one plain message or none."""
+def _silence() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in CHATTY]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -36,6 +58,14 @@ def quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+_quiet = Shared(_silence)
+
+
+def quiet() -> AbstractContextManager[None]:
+    """Keep the readers' warnings and log lines from the user, who gets one plain message or none."""
+    return _quiet
 
 
 @contextmanager

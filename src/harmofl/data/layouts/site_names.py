@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from harmofl.data.samples import POOLED
+
 LONGEST = 100
-TAKEN = ("server", "average", "std")
+TAKEN = ("server", "average", "std", POOLED)
 
 
 def name_refusal(name: str) -> str:
