@@ -16,7 +16,7 @@ from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
 from harmofl.federation.transports import num_workers, simulated, threads
 from harmofl.files import write_whole
-from harmofl.inference.folder import open_model
+from harmofl.inference.folder import located, open_model
 from harmofl.methods.method import Method
 from harmofl.settings import Settings, Tree, read_toml, resolve
 from harmofl.tasks import find as find_task
@@ -149,8 +149,9 @@ def check_data(
 
     try:
         write_whole(Path(sheet), to_png(contact_sheet(chosen, folder)))
-    except OSError as error:
-        raise UsageError(f"--sheet {sheet}: {error.strerror or error}") from None
+    except OSError as error:  # what was found counts more than its picture
+        logger.warning("--sheet %s: %s", sheet, error.strerror or error)
+        return check, None
     return check, Path(sheet)
 
 
@@ -160,7 +161,7 @@ def load_model(folder: str | Path, site: str | None = None, method: Method | Non
     `site`: whose model, where each site has its own. `method`: the one it was trained with, if it is your own and
     not registered.
     """
-    return open_model(Path(folder), site, method)[0]
+    return open_model(located(Path(folder)), site, method)[0]
 
 
 def evaluate(
@@ -181,7 +182,7 @@ def evaluate(
     from harmofl.inference.evaluation import evaluate_model
 
     check_device(device)
-    return evaluate_model(Path(folder), data, site, settings, split, device, watch)
+    return evaluate_model(located(Path(folder)), data, site, settings, split, device, watch)
 
 
 def predict(
@@ -203,7 +204,7 @@ def predict(
     check_device(device)
     named = [images] if isinstance(images, (str, Path)) else images
     return predict_images(
-        Path(folder), named, Path(out), site, overlay, device, batch_size, dicom_seg, overlap, watch=watch
+        located(Path(folder)), named, Path(out), site, overlay, device, batch_size, dicom_seg, overlap, watch=watch
     )
 
 

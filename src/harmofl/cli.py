@@ -172,13 +172,13 @@ def evaluate(
     """
     from harmofl import api
     from harmofl.console import display, show_scores
-    from harmofl.inference.folder import metric_name
+    from harmofl.inference.folder import located, metric_name
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
     with display(quiet) as watch:
         scores = api.evaluate(model, data=data, site=site, settings=settings, split=split, device=device, watch=watch)
-    show_scores(scores, metric_name(model))
+    show_scores(scores, metric_name(located(model)))
 
 
 @app.command()
@@ -268,7 +268,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a model folder.", metavar="RUN_DIR")],
     file_format: Annotated[
         Literal["onnx", "torchscript"],
-        typer.Option("--format", help="onnx needs an extra: pip install 'harmofl[onnx]'."),
+        typer.Option("--format", help="onnx needs an extra: pip install 'harmofl\\[onnx]'."),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The folder to write; RUN_DIR/export if not given.")] = None,
     site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -333,4 +334,4 @@ def _every_setting() -> Table:
 
 def _meaning(field: FieldInfo) -> str:
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return f"{field.description} ({', '.join(choices)})" if choices else str(field.description)
+    return escape(f"{field.description} ({', '.join(choices)})" if choices else str(field.description))

@@ -33,6 +33,14 @@ def check_intensity(value: Any) -> str | list[float]:
     raise ValueError("'auto', 'percentile', 'range' or [low, high] with low below high")
 
 
+def as_names(value: Any) -> Any:
+    """Names as text, also where they are numbers."""
+    return [str(name) if type(name) is int else name for name in value] if isinstance(value, list) else value
+
+
+Names = Annotated[list[str], BeforeValidator(as_names)]
+
+
 class Section(BaseModel):
     """A part of the settings: frozen, and strict about names."""
 
@@ -43,7 +51,7 @@ class DataSettings(Section):
     """Which images, and how they are divided."""
 
     folder: str | None = Field(None, description="where the images lie; without it the task's phantom is used")
-    sites: list[str] | None = Field(None, min_length=1, description="which sites take part; all of them if unset")
+    sites: Names | None = Field(None, min_length=1, description="which sites take part; all of them if unset")
     hold_out_site: str | None = Field(None, description="a site that takes no part; the final model is scored on it")
     size: Annotated[int, Field(ge=16, le=4096)] = Field(
         96, description="height and width of the network's input, in pixels"
@@ -62,7 +70,7 @@ class DataSettings(Section):
         0, description="slices on each side that join a volume's slice as channels"
     )
     channels: Positive | None = Field(None, description="of the network's input; found in the data if unset")
-    classes: list[str] | None = Field(
+    classes: Names | None = Field(
         None,
         min_length=2,
         description="labels in the manifest, or values in the masks (the first is background); found if unset",

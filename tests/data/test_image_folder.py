@@ -226,6 +226,16 @@ def test_a_limit_in_classification_decodes_no_more_than_it_takes(tmp_path: Path)
     assert len(entry.planes) == 6
 
 
+def test_a_limit_draws_whole_volumes(tmp_path: Path) -> None:
+    folder = prostate_folder(tmp_path, cases=6)
+    images = opened("prostate", folder, limit=22, size=40)
+    chosen = images.whole("HK")
+    assert 15 <= len(chosen) <= 22
+    counts = chosen.groups.unique(return_counts=True)[1].tolist()
+    assert set(counts) <= {5, 6}  # every slice of the cases that were drawn
+    assert len(opened("prostate", folder, limit=3, size=40).whole("HK").groups.unique()) == 3
+
+
 def test_stratified_draws_keep_the_classes_in_proportion() -> None:
     labels = torch.tensor([0] * 30 + [1] * 10)
     images = LabelledImages(torch.zeros(40, 1, 1, 1), labels, torch.arange(40))

@@ -74,8 +74,10 @@ def test_a_card_shows_every_score_of_every_site() -> None:
 
 
 def test_a_card_shows_the_classes_scores_and_the_hospital_that_took_no_part() -> None:
-    details = {"north_1": {"dice_1": 0.4, "dice_2": 0.6}}
-    unseen = {"east": {"round": 7, "metric": 0.33, "dice_1": 0.3, "dice_2": 0.36, "note": "statistics re-estimated"}}
+    details = {"north_1": {"dice_gland": 0.4, "dice_tumor": 0.6}}
+    unseen = {
+        "east": {"round": 7, "metric": 0.33, "dice_gland": 0.3, "dice_tumor": 0.36, "note": "statistics re-estimated"}
+    }
     summary = SUMMARY | {"details": details, "unseen": unseen}
     text = card(summary, classes=["background", "gland", "tumor"])
     assert "| site | Dice score | Dice of gland | Dice of tumor |" in text

@@ -33,7 +33,7 @@ def test_a_run_on_a_folder_is_scored_again_on_its_test_images(tmp_path: Path) ->
     }
     assert scores["site-0"].keys() >= {"images", "loss", "precision", "recall", "dice_per_case"}
     everything = harmofl.evaluate(tmp_path / "run" / "model", data=folder, split="all")
-    assert everything["site-0"]["images"] == 30  # the smoke preset's limit
+    assert everything["site-0"]["images"] == 10 * 4
     assert scores["site-0"]["images"] < 10
 
 
@@ -53,9 +53,21 @@ def test_other_images_of_a_site_that_took_part_need_a_word(tmp_path: Path, metho
     for model in [tmp_path / "run/model"] + ([tmp_path / "run/model/sites/site-1"] if method == "fedbn" else []):
         with pytest.raises(harmofl.UsageError, match="site-0 took part in training, but with other images"):
             harmofl.evaluate(model, data=other)
-        assert harmofl.evaluate(model, data=other, split="all")["site-0"]["images"] == 30
+        assert harmofl.evaluate(model, data=other, split="all")["site-0"]["images"] == 12 * 4
         with pytest.raises(harmofl.UsageError, match="another split"):
             harmofl.evaluate(model, data=tmp_path / "data", settings={"data.limit": 0})
+
+
+def test_a_named_test_set_needs_no_other_parts_and_all_means_all(tmp_path: Path) -> None:
+    train_on(segmentation_folder(tmp_path / "data"), tmp_path / "run")
+    few = segmentation_folder(tmp_path / "few", sites=1, patients=1)
+    lines = (few / "manifest.csv").read_text().splitlines()
+    tested = [f"{lines[0]},split", *(f"{line},test" for line in lines[1:])]
+    (few / "manifest.csv").write_text("\n".join(line.replace("site-0,", "clinic,", 1) for line in tested))
+    scores = harmofl.evaluate(tmp_path / "run", data=few, split="test")  # a run's folder will do
+    assert scores["clinic"]["images"] == 2 * 4
+    everything = harmofl.evaluate(tmp_path / "run" / "model", data=tmp_path / "data", split="all")
+    assert everything["site-0"]["images"] == 10 * 4
 
 
 def test_a_model_knows_no_path_of_the_machine_that_trained_it(tmp_path: Path) -> None:

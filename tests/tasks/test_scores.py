@@ -23,13 +23,13 @@ def scored(scorer: Scorer, logits: list[Tensor], truth: LabelledImages) -> Score
 def classification_scores(
     logits: list[Tensor], truth: LabelledImages, thorough: bool = False, num_classes: int = 2
 ) -> Scores:
-    return scored(ClassificationScorer(num_classes, thorough), logits, truth)
+    return scored(ClassificationScorer(list(map(str, range(num_classes))), thorough), logits, truth)
 
 
 def segmentation_scores(
     logits: list[Tensor], truth: LabelledImages, thorough: bool = False, num_classes: int = 2
 ) -> Scores:
-    return scored(SegmentationScorer(num_classes, thorough), logits, truth)
+    return scored(SegmentationScorer(list(map(str, range(num_classes))), thorough), logits, truth)
 
 
 def margins(*values: float) -> Tensor:

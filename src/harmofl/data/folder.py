@@ -25,6 +25,7 @@ VERSION = 2
 """Of what decoding does; another number makes every entry of the cache anew."""
 
 MOST_MASK_VALUES = 256
+FEWEST_VOLUMES = 3
 UNPACKED = 12
 """How many times larger an image is in memory than in its file, roughly."""
 SHOWN = 5
@@ -32,6 +33,8 @@ SHOWN = 5
 
 Watch = Callable[[dict[str, Any]], None]
 Kind = Literal["classification", "segmentation"]
+Planes = np.ndarray[Any, Any]
+"""Places of planes in an entry."""
 
 
 def silent(record: dict[str, Any]) -> None:
@@ -356,6 +359,12 @@ class ImageFolder:
         patients = self.data.split_by == "patient" and any(sample.patient for sample in self.samples[site])
         return split(images, site, "patient", self.data.seed, given, called="patient" if patients else "image")
 
+    def named(self, site: str, part: str) -> ImageSet | None:
+        """The part of a site's images that the data itself assigns to train, val or test, if there is one."""
+        images, given = self.units(site)
+        places = torch.tensor([place for place, split in enumerate(given) if split == part], dtype=torch.int64)
+        return images.at(places) if len(places) and part != "train" else None
+
     def whole(self, site: str) -> ImageSet:
         """All images of a site."""
         return self.units(site)[0]
@@ -377,16 +386,26 @@ class ImageFolder:
         given = [samples[number].split for number in of_sample.tolist()]
         return StoredImages(entry.planes, entry.masks, rows, classes_of, groups), given
 
-    def _chosen_planes(self, site: str, entry: Entry) -> np.ndarray[Any, Any]:
+    def _chosen_planes(self, site: str, entry: Entry) -> Planes:
         planes = np.arange(len(entry.sample))
         if self.data.slices != "all" and self.kind == "segmentation":
             planes = planes[self._foreground_slices(entry)]
         if len(planes) == 0:
             raise UsageError(f"{site}: no slice holds anything of its mask (data.slices = {self.data.slices!r})")
         limit = self._limit(site)
-        if limit and len(planes) > limit:
-            planes = planes[drawn(len(planes), limit, self.data.seed, site).numpy()]
-        return planes
+        if not limit or len(planes) <= limit:
+            return planes
+        if (entry.facts["slices"] > 1).any():  # whole volumes, as a case is scored as a whole
+            return self._some_volumes(site, entry, planes, limit)
+        chosen: Planes = planes[drawn(len(planes), limit, self.data.seed, site).numpy()]
+        return chosen
+
+    def _some_volumes(self, site: str, entry: Entry, planes: Planes, limit: int) -> Planes:
+        """The slices of volumes drawn at random, as many as stay within the limit, but three at least."""
+        order = drawn(len(entry.tiles), len(entry.tiles), self.data.seed, site, in_order=False).numpy()
+        sizes = np.bincount(entry.sample[planes], minlength=len(order))[order]
+        fitting = max(FEWEST_VOLUMES, int((sizes.cumsum() <= limit).sum()))
+        return planes[np.isin(entry.sample[planes], order[:fitting])]
 
     def _foreground_slices(self, entry: Entry) -> np.ndarray[Any, Any]:
         """Planes of slices of which any tile holds something; pictures always count."""
@@ -443,10 +462,11 @@ def with_neighbours(entry: Entry, planes: np.ndarray[Any, Any], count: int) -> n
     return np.stack(rows, axis=1)
 
 
-def drawn(count: int, wanted: int, seed: int, site: str) -> Tensor:
-    """Places drawn at random, in order."""
+def drawn(count: int, wanted: int, seed: int, site: str, in_order: bool = True) -> Tensor:
+    """Places drawn at random."""
     generator = torch.Generator().manual_seed(seed_of(seed, site, "limit"))
-    return torch.randperm(count, generator=generator)[:wanted].sort().values
+    places = torch.randperm(count, generator=generator)[:wanted]
+    return places.sort().values if in_order else places
 
 
 def stratified(images: ImageSet, wanted: int, seed: int) -> Tensor:

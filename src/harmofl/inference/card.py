@@ -49,6 +49,13 @@ logits = model(images)
 ```"""
 
 
+SEEN_AS = (
+    "Slices lie along the volume's third axis; axial ones are seen with the patient's left on the right and the back "
+    "below."
+)
+"""How a volume's slices are turned before the network sees them."""
+
+
 def write_card(path: Path, description: Tree, method: Method, summary: Tree | None) -> None:
     """Write a model's card."""
     write_whole(path, model_card(description, method, summary))
@@ -152,7 +159,9 @@ def _preparation(description: Tree) -> str:
         _fitting(data),
     ]
     if data.get("neighbours"):
-        steps.append(f"The channels are a slice and its neighbours, {data['neighbours']} on each side, in order.")
+        of_volume = "The channels are a slice and its neighbours"
+        ends = "the first and the last slice are their own neighbours"
+        steps.append(f"{of_volume}, {data['neighbours']} on each side, in order; {ends}. {SEEN_AS}")
     steps.append("Nothing else: harmonization, where the method has one, is inside the model.")
     return "Before an image goes in:\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
 
@@ -206,7 +215,7 @@ def _scores(description: Tree, summary: Tree | None) -> list[str]:
 def _headings(description: Tree, metric: str) -> dict[str, str]:
     """What the scores of a site may hold, and what the table calls it."""
     names = (_class_names(description) or [])[1:]
-    of_classes = {f"dice_{label}": f"Dice of {_escaped(name)}" for label, name in enumerate(names, 1)}
+    of_classes = {f"dice_{name}": f"Dice of {_escaped(name)}" for name in names}
     return {"metric": METRIC_NAMES.get(metric, metric)} | of_classes | SECONDARY
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet
+from harmofl.data.samples import SPLITS
 from harmofl.errors import UsageError
 from harmofl.federation.client import choose_device, score, to_device
 from harmofl.federation.transports import threads
@@ -27,7 +29,8 @@ from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
 from harmofl.tasks.task import Source, Task
 
-SPLITS = ("auto", "train", "val", "test", "all")
+CHOICES = ("auto", *SPLITS, "all")
+logger = logging.getLogger(__name__)
 
 RE_ESTIMATED = "statistics re-estimated on its own unlabelled images, with the sites' mean batch norm weights"
 MEAN_OF_MODELS = "mean of the scores of the sites' models"
@@ -51,19 +54,21 @@ def evaluate_model(
     watch: Watch = silent,
 ) -> dict[str, Scores]:
     """Scores per site of a folder, or of the phantom that the model was trained on."""
-    if split not in SPLITS:
-        raise UsageError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
+    if split not in CHOICES:
+        raise UsageError(f"split = {split!r}: must be one of {', '.join(CHOICES)}")
     description = read_description(folder)
     settings = settings_for(folder, description, data, dict(changes or {}))
     task, trained = find_task(settings.task), Trained.of(description)
     results = {}
     with threads(settings.federation.threads):
-        source, settings = opened(task, settings, trained, watch)
+        source, settings = opened(task, settings, () if split == "all" else trained.sites, watch)
         sites = source.sites if isinstance(source, ImageFolder) else task.sites_of(settings.data)
         for number, name in enumerate(sites):
             watch({"phase": "evaluate", "site": name, "done": number, "total": len(sites)})
             images = chosen_images(source, name, split, trained)
             candidates = models_for(folder, site or name, images, settings, device=device, own=site is not None)
+            if candidates.note:
+                logger.warning("%s: %s", name, candidates.note)
             results[name] = {"images": float(len(images))} | mean_score(candidates, settings, images)
     return results
 
@@ -83,11 +88,11 @@ class Trained:
         return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
 
 
-def opened(task: Task, settings: Settings, trained: Trained, watch: Watch) -> tuple[Source, Settings]:
+def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch) -> tuple[Source, Settings]:
     """Where the images come from, all of them read once, and the settings with what they decide."""
     if not settings.data.folder:
         return task.open(settings.data), settings
-    source = task.open_folder(settings.data, watch, limited=trained.sites)
+    source = task.open_folder(settings.data, watch, limited)
     source.inspect_images()
     source.refuse_if_broken()
     return source, settings.model_copy(update={"data": settings.data.model_copy(update=source.found())})
@@ -126,8 +131,8 @@ def chosen_images(source: Source, site: str, split: str, trained: Trained) -> Im
     part = ("test" if took_part else "all") if split == "auto" else split
     if part == "all":
         return source.whole(site)
-    parts = dict(zip(("train", "val", "test"), source.parts(site), strict=True))
-    return parts[part]
+    named = source.named(site, part) if isinstance(source, ImageFolder) else None
+    return named or dict(zip(SPLITS, source.parts(site), strict=True))[part]
 
 
 def models_for(

@@ -67,8 +67,8 @@ def export_model(
     content = _exported(model, format, description)
     target = out or run / "export" / description.get("site", "")
     try:
-        write_card(target / "MODEL.md", description, method, summary)
         write_whole(target / FILES[format], content)
+        write_card(target / "MODEL.md", description, method, summary)
     except OSError as error:
         raise UsageError(f"--out {target}: {error.strerror or error}") from error
     return target / FILES[format]

@@ -55,6 +55,12 @@ def shareable(settings: Settings) -> dict[str, Any]:
     return values
 
 
+def located(folder: Path) -> Path:
+    """The model's folder, if a run's folder is named instead."""
+    is_run = not (folder / "model.json").exists() and (folder / "model" / "model.json").exists()
+    return folder / "model" if is_run else folder
+
+
 def read_description(folder: Path) -> dict[str, Any]:
     """Read `model.json`, or say why this is not a model folder."""
     path = folder / "model.json"

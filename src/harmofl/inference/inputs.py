@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harmofl.data.formats.content import SUFFIXES, is_dicom, is_readable
+from harmofl.data.formats.dicom import series_of
 from harmofl.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -86,9 +87,17 @@ def _in_folder(folder: Path, out: Path) -> Iterator[Input]:
         files = [here / name for name in sorted(names) if is_readable(here / name)]
         slices = {file for file in files if is_dicom(file)}
         if slices:
-            yield Input(str(here), here)
+            yield from _dicom_inputs(here, sorted(slices))
         images = [file for file in files if file not in slices]
         yield from (Input(str(file), file) for file in _without_masks(images, folders))
+
+
+def _dicom_inputs(folder: Path, files: Sequence[Path]) -> Iterator[Input]:
+    """A folder with a series is one input; files that are each a series of their own, such as X-rays, are several."""
+    if len(files) > 1 and len(set(map(series_of, files))) == len(files):
+        yield from (Input(str(file), file) for file in files)
+    else:
+        yield Input(str(folder), folder)
 
 
 def _mention(error: OSError) -> None:

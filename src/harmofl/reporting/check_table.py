@@ -35,7 +35,7 @@ def _table(check: Check) -> Table:
     shown = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
     if check.limit:
         shown.caption = Text(f"At most {check.limit:,} images of a site, as data.limit says.")
-    shown.add_column("site", overflow="fold", min_width=8)
+    shown.add_column("site", overflow="fold", min_width=min(20, max((len(row.site) for row in check.rows), default=8)))
     shown.add_column("split", no_wrap=True)
     columns = _columns(check)
     for heading in columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -25,8 +25,8 @@ class Scorer(Protocol):
         """The scores over all that was added."""
 
 
-ScorerFactory = Callable[[int, bool], Scorer]
-"""From the number of classes, and whether slow metrics are wanted too, to a scorer."""
+ScorerFactory = Callable[[Sequence[str], bool], Scorer]
+"""From the names of the classes, and whether slow metrics are wanted too, to a scorer."""
 
 
 class ClassificationScorer:
@@ -35,8 +35,8 @@ class ClassificationScorer:
     Of two classes, the second is the positive one; of more, the three are means over one class against the rest.
     """
 
-    def __init__(self, num_classes: int, thorough: bool) -> None:
-        self._num_classes = num_classes
+    def __init__(self, classes: Sequence[str], thorough: bool) -> None:
+        self._num_classes = len(classes)
         self._logits: list[Tensor] = []
         self._labels: list[Tensor] = []
 
@@ -79,11 +79,12 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 class SegmentationScorer:
     """Dice per image as the metric; precision, recall, Dice per case, and HD95 (in pixels) if thorough.
 
-    With several foreground classes, Dice and HD95 are means over them, and `dice_1`, `dice_2` … stand beside.
+    With several foreground classes, Dice and HD95 are means over them, and each one's, `dice_NAME`, stands beside.
     """
 
-    def __init__(self, num_classes: int, thorough: bool) -> None:
-        self._num_classes = num_classes
+    def __init__(self, classes: Sequence[str], thorough: bool) -> None:
+        self._num_classes = len(classes)
+        self._names = classes[1:]
         self._thorough = thorough
         self._counts: list[Tensor] = []
         self._groups: list[Tensor] = []
@@ -113,7 +114,8 @@ class SegmentationScorer:
             "dice_per_case": per_case.mean().item(),
         }
         if self._num_classes > 2:
-            scores |= {f"dice_{label}": value for label, value in enumerate(per_class.mean(dim=0).tolist(), start=1)}
+            values = per_class.mean(dim=0).tolist()
+            scores |= {f"dice_{name}": value for name, value in zip(self._names, values, strict=True)}
         return scores | self._hd95_score()
 
     def _hd95_score(self) -> Scores:

@@ -149,7 +149,7 @@ class Task:
 
     def scorer(self, data: DataSettings, thorough: bool) -> Scorer:
         """What measures the predictions."""
-        return SCORERS[self.kind](len(self.classes_of(data)), thorough)
+        return SCORERS[self.kind](self.classes_of(data), thorough)
 
     def build_model(self, settings: Settings, method: Method) -> Model:
         """The method's harmonizer and a freshly initialized network."""

@@ -213,6 +213,16 @@ def test_a_mask_of_another_size_or_in_colour_is_refused(tmp_path: Path) -> None:
         read_mask(saved(tmp_path / "c.png", Image.fromarray(COLOUR)), picture())
 
 
+def test_a_jpeg_mask_is_black_and_white_or_refused(tmp_path: Path) -> None:
+    disk = np.zeros((40, 40), dtype=np.uint8)
+    disk[10:30, 10:30] = 255
+    found = read_mask(saved(tmp_path / "m.jpg", Image.fromarray(disk)), Scan(np.zeros((1, 1, 40, 40), np.uint8)))
+    np.testing.assert_array_equal(found[0], disk)
+    labels = saved(tmp_path / "l.jpg", Image.fromarray(disk // 2))
+    with pytest.raises(UnreadableError, match="save masks as PNG"):
+        read_mask(labels, Scan(np.zeros((1, 1, 40, 40), np.uint8)))
+
+
 def test_a_jpeg_mask_is_noted(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.jpg", Image.fromarray(GREY))
     assert "JPEG" in mask_notes(path, picture())[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harmofl.data.formats.content import content_of, is_readable
 from harmofl.data.formats.dicom import read_dicom, read_dicom_labels
-from harmofl.data.formats.grid import on_the_same_grid, turned
+from harmofl.data.formats.grid import lies_turned, on_the_same_grid, turned
 from harmofl.data.formats.guards import whole
 from harmofl.data.formats.nifti import nifti_mask, nifti_notes, read_nifti, read_nifti_labels
 from harmofl.data.formats.outlines import outline_notes, read_outlines
@@ -46,7 +46,8 @@ def read_mask(path: Path, scan: Scan) -> Mask:
         labels = read_picture_labels(path, tiff=content == "tiff")
     elif content == "nifti":
         labels, geometry = read_nifti_labels(path)
-        if scan.geometry.kind == "dicom":  # between two NIfTI files the voxels count, not the affines
+        # Between two NIfTI files the voxels count, not the affines, unless these say that the voxels are the same.
+        if scan.geometry.kind == "dicom" or lies_turned(geometry, labels.shape, scan):
             labels = turned(labels, geometry, scan)
     elif is_segmentation(path):
         labels = read_segmentation(path, scan)

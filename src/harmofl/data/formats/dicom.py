@@ -79,6 +79,15 @@ def dataset_of(path: Path, headers_only: bool = False) -> Any:
     return dcmread(path, stop_before_pixels=headers_only)
 
 
+def series_of(path: Path) -> str:
+    """Which series a DICOM file belongs to; empty if it does not say, or cannot be read."""
+    try:
+        with reading("DICOM file"):
+            return str(dataset_of(path, headers_only=True).get("SeriesInstanceUID") or "")
+    except UnreadableError:
+        return ""
+
+
 def check_series(headers: Sequence[Any]) -> None:
     """One series of pictures of one size, not larger than is read."""
     if any(header.get("SOPClassUID") in SEGMENTATIONS for header in headers):

@@ -80,6 +80,22 @@ def turned(labels: Mask, own: Geometry, scan: Scan) -> Mask:
     return _moved(labels, ornt_transform(io_orientation(own.affine), io_orientation(scan.geometry.affine)))
 
 
+def lies_turned(own: Geometry, shape: tuple[int, ...], scan: Scan) -> bool:
+    """Whether labels lie on the scan's own voxels, only stored along other axes or from another end."""
+    from nibabel.orientations import inv_ornt_aff, io_orientation, ornt_transform
+
+    image = scan.geometry.affine
+    if own.affine is None or image is None or own.orientation is None or scan.geometry.orientation is None:
+        return False
+    turn = ornt_transform(io_orientation(own.affine), io_orientation(image))
+    if (turn == _unmoved()).all():
+        return False
+    after = own.affine @ inv_ornt_aff(turn, shape)
+    half_a_voxel = 0.5 * np.linalg.norm(image[:3, :3], axis=0).min()
+    axes_agree = np.allclose(after[:3, :3], image[:3, :3], atol=0.02 * half_a_voxel)
+    return bool(axes_agree and np.allclose(after[:3, 3], image[:3, 3], atol=half_a_voxel))
+
+
 def _moved(array: NDArray[Any], orientation: Orientation | None) -> NDArray[Any]:
     from nibabel.orientations import apply_orientation
 

@@ -23,6 +23,10 @@ APERIO_YCBCR = 33003
 """JPEG 2000 whose colours were never turned into RGB, although nothing in the stream says so."""
 APERIO_RGB = 33005
 
+NEARLY_BLACK = 64
+MOST_BLURRED = 0.2
+"""The part of a black-and-white JPEG that its compression may leave grey, along edges."""
+
 
 def read_picture(path: Path) -> Scan:
     """One PNG or JPEG."""
@@ -42,14 +46,26 @@ def read_picture_labels(path: Path, tiff: bool) -> Mask:
     stored = _decoded_tiff(path, labels=True)[0] if tiff else _decoded(path, labels=True)
     if (stored != stored[:, :1]).any():
         raise UnreadableError("a colour picture; a mask holds one number a pixel")
-    return stored[:, 0].transpose(2, 1, 0)
+    labels = stored[:, 0].transpose(2, 1, 0)
+    return _black_and_white(labels) if not tiff and is_jpeg(path) else labels
+
+
+def _black_and_white(labels: Mask) -> Mask:
+    """A mask whose two colours JPEG has blurred; other labels cannot be told apart any more."""
+    if ((labels > NEARLY_BLACK) & (labels < 255 - NEARLY_BLACK)).mean() > MOST_BLURRED:
+        raise UnreadableError("a JPEG, whose compression changes labels: save masks as PNG or TIFF")
+    return np.where(labels >= 128, 255, 0).astype(np.uint8)
+
+
+def is_jpeg(path: Path) -> bool:
+    """Whether a picture is a JPEG, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(3) == b"\xff\xd8\xff"
 
 
 def label_notes(path: Path) -> tuple[str, ...]:
     """What a careful owner would want to know about a mask that is a PNG or JPEG."""
-    with path.open("rb") as file:
-        is_jpeg = file.read(3) == b"\xff\xd8\xff"
-    return ("it is a JPEG, whose compression changes labels",) if is_jpeg else ()
+    return ("a JPEG, whose compression blurs labels: taken as black and white",) if is_jpeg(path) else ()
 
 
 def write_picture_mask(stem: Path, mask: Mask) -> tuple[Path, bytes]:
