@@ -13,7 +13,6 @@ several sittings.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 import statistics
@@ -25,7 +24,6 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 TASKS = ("histology", "nuclei", "prostate")
@@ -80,6 +78,8 @@ def missing() -> list[Cell]:
 def run(cell: Cell) -> tuple[Cell, float]:
     """Train one cell and keep its summary, its configuration and its scores of every round."""
     import harmofl
+    from harmofl.experiments.kept import to_rounds
+    from harmofl.reporting.runs import read_run
 
     warnings.simplefilter("ignore")
     started = time.perf_counter()
@@ -89,25 +89,9 @@ def run(cell: Cell) -> tuple[Cell, float]:
         harmofl.train(cell.task, cell.method, preset="small", seed=cell.seed, workers=1, settings=settings, out=out)
         cell.folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(out / "config.toml", cell.folder)
-        write_rounds(out / "records.jsonl", cell.folder / "rounds.csv")
+        (cell.folder / "rounds.csv").write_text(to_rounds(read_run(out).records), encoding="utf-8")
         shutil.copy(out / "summary.json", cell.folder)  # last: a cell with it is done
     return cell, time.perf_counter() - started
-
-
-def write_rounds(records: Path, target: Path) -> None:
-    """One line per round and site: validation and test score, training loss, drift."""
-    rows: dict[tuple[int, str], dict[str, Any]] = {}
-    for line in records.read_text().splitlines():
-        record = json.loads(line)
-        if record["site"] == "server" or record.get("selected") or record["phase"] == "amplitude" or "error" in record:
-            continue
-        row = rows.setdefault((record["round"], record["site"]), {})
-        names = {"loss": "loss", "drift": "drift"} if record["phase"] == "train" else {"metric": record["phase"]}
-        row |= {column: f"{record[name]:.5g}" for name, column in names.items()}
-    with target.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["round", "site", "val", "test", "loss", "drift"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({"round": number, "site": site} | row for (number, site), row in sorted(rows.items()))
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,43 @@ def train(
 
 
 @app.command()
+def experiment(
+    file: Annotated[Path, typer.Argument(help="What to run, such as experiments/table-nuclei.toml.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to write: one run folder per cell, and the tables.")],
+    data: Annotated[
+        Path | None, typer.Option(help="The folder with the images; without it, the task's synthetic hospitals.")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="smoke (seconds a cell), small (minutes, the default), paper or paper-code."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; as many as there are cores.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the experiment in --out.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Also keep finished cells here, in short; cells that are kept here are not run again."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a grid of methods, variations and seeds; write tables with a test of every difference.
+
+    A finished cell is never run again, a failed one does not stop the others, and --resume goes on after a kill.
+
+    For example:  harmofl experiment experiments/ablation-nuclei.toml --preset smoke --out runs/ablation
+    """
+    from harmofl.console import interruptible
+    from harmofl.experiments.display import experiment_display, show_results
+    from harmofl.experiments.runner import run_experiment
+
+    how_to_go_on = "the same command with --resume goes on where it was"
+    with interruptible(lambda: how_to_go_on), experiment_display(quiet) as watch:
+        results = run_experiment(file, out, data, preset, jobs, resume, keep, watch)
+    show_results(results, out)
+    if results.missing:
+        raise typer.Exit(1)
+
+
+@app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.")],
     data: Annotated[

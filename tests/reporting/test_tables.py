@@ -10,7 +10,7 @@ from rich.console import Console
 
 from harmofl.errors import UsageError
 from harmofl.reporting.runs import RunResult, read_run
-from harmofl.reporting.tables import methods_of, score_table, to_csv, to_markdown, to_rich
+from harmofl.reporting.tables import latex_escape, methods_of, score_table, to_csv, to_latex, to_markdown, to_rich
 
 MakeRun = Callable[..., RunResult]
 
@@ -196,3 +196,20 @@ def test_runs_on_different_data_do_not_share_a_table(two_runs: list[RunResult]) 
     )
     with pytest.raises(UsageError, match=r"different data.shift do not belong in one table: 0.0, 1.0"):
         score_table([first, second])
+
+
+def test_latex_marks_the_best_and_puts_the_notes_into_the_caption(four_runs: list[RunResult]) -> None:
+    lines = to_latex(score_table(four_runs)).splitlines()
+    assert r"HarmoFL & \textbf{94.00 (0.00)} & 81.00 (1.41) & \textbf{87.50 (9.19)} & 0.71 \\" in lines
+    assert r"\begin{tabular}{lrrrr}" in lines
+    assert lines[2].startswith(r"\caption{Test accuracy in percent, histology. Site columns: mean (sample std")
+    assert lines[2].endswith("Normalization layers: batch.}")
+    for name in ("table", "tabular"):
+        assert rf"\begin{{{name}}}" in "".join(lines)
+        assert rf"\end{{{name}}}" in lines
+
+
+def test_latex_escapes_every_character_that_means_something_there() -> None:
+    assert latex_escape(r"50% & a_b #1 $x {y} ~^\ [z] – −2") == (
+        r"50\% \& a\_b \#1 \$x \{y\} \textasciitilde{}\textasciicircum{}\textbackslash{} {[}z] -- $-$2"
+    )

@@ -77,13 +77,13 @@ class RunResult:
         return _percent(self.summary["test"]["average"])
 
 
-def read_run(folder: Path | str) -> RunResult:
-    """Read a run's folder; a UsageError names the file that is missing or broken."""
+def read_run(folder: Path | str, records: Sequence[Record] | None = None) -> RunResult:
+    """Read a run's folder, or its scores only if the records are given; a UsageError names what is broken."""
     folder = Path(folder)
     return RunResult(
         folder=folder,
         summary=_read_summary(folder / "summary.json"),
-        records=_read_records(folder / "records.jsonl"),
+        records=_read_records(folder / "records.jsonl") if records is None else records,
         config=_read_config(folder / "config.toml"),
     )
 

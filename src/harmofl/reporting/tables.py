@@ -3,7 +3,7 @@
     runs = [read_run(folder) for folder in folders]
     print(to_markdown(score_table(runs)))
 
-A renderer is a function of `Table`; a new format (LaTeX) is one more such function.
+A renderer is a function of `Table`; a new format is one more such function.
 """
 
 import csv
@@ -245,11 +245,11 @@ def _seed_counts(methods: Sequence[MethodScores]) -> str:
 
 def to_markdown(table: Table) -> str:
     """Render as a Markdown table, the best of each column in bold."""
-    headings = [_markdown_escape(text) for text in ("Method", *(column.heading for column in table.columns))]
+    headings = [markdown_escape(text) for text in ("Method", *(column.heading for column in table.columns))]
     lines = [_markdown_line(headings), _markdown_line(["---", *("---:" for _ in table.columns)])]
     for row in table.rows:
         cells = [f"**{cell.text}**" if cell.best else cell.text for cell in row.cells]
-        lines.append(_markdown_line([_markdown_escape(row.title), *cells]))
+        lines.append(_markdown_line([markdown_escape(row.title), *cells]))
     return "\n".join([f"**{table.caption}**", "", *lines, "", *table.notes]) + "\n"
 
 
@@ -257,7 +257,8 @@ def _markdown_line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _markdown_escape(text: str) -> str:
+def markdown_escape(text: str) -> str:
+    """Text as Markdown shows it, character by character."""
     return "".join("\\" + character if character in "\\|*_<`" else character for character in text)
 
 
@@ -279,6 +280,50 @@ def to_csv(table: Table) -> str:
 
 def _csv_number(number: float | None) -> str:
     return "" if number is None or math.isnan(number) else f"{number:.4f}"
+
+
+def to_latex(table: Table) -> str:
+    """Render for LaTeX (package booktabs), the best of each column in bold, the notes in the caption."""
+    headings = ["Method", *(column.heading for column in table.columns)]
+    caption = " ".join([f"{table.caption.removesuffix('.')}.", *table.notes])
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{latex_escape(caption)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        _latex_line(map(latex_escape, headings)),
+        r"\midrule",
+    ]
+    for row in table.rows:
+        texts = [(latex_escape(cell.text), cell.best) for cell in row.cells]
+        cells = [rf"\textbf{{{text}}}" if best else text for text, best in texts]
+        lines.append(_latex_line([latex_escape(row.title), *cells]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def _latex_line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "–": "--",
+    "−": "$-$",
+    "×": r"$\times$",
+    "“": "``",
+    "”": "''",
+    "[": "{[}",  # at the start of a line it would be an argument of the line break before
+}
+
+
+def latex_escape(text: str) -> str:
+    """Text as LaTeX prints it, character by character."""
+    return "".join(_LATEX.get(character, character) for character in text)
 
 
 def to_rich(table: Table) -> "rich.table.Table":

@@ -1,0 +1,1 @@
+"""Grids of runs: methods × variations × seeds, described by one TOML file for each table and figure."""

@@ -1,0 +1,118 @@
+"""The cells of an experiment: one run each, with every setting resolved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harmofl.errors import UsageError
+from harmofl.experiments.plan import Plan, Row, Variation, check_distinct, folder_name, read_plan
+from harmofl.settings import Settings, flat, merged, resolve
+from harmofl.tasks import find as find_task
+
+UNVARIED = Variation(name="as it is")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    row: str
+    variation: str
+    """Empty if nothing varies."""
+    held_out: str | None
+    settings: Settings
+
+    @property
+    def seed(self) -> int:
+        """Of initialization and order."""
+        return self.settings.seed
+
+    @property
+    def label(self) -> str:
+        """The line of the table to which it belongs."""
+        return f"{self.row}, {self.variation}" if self.variation else self.row
+
+    @property
+    def path(self) -> str:
+        """Its folder, as seen from the experiment's."""
+        without = f"without {self.held_out}" if self.held_out else ""
+        names = [self.row, " ".join(name for name in (self.variation, without) if name), f"seed {self.seed}"]
+        return "/".join(folder_name(name) for name in names if name)
+
+    def __str__(self) -> str:
+        """Its name in messages."""
+        without = f", without {self.held_out}" if self.held_out else ""
+        return f"{self.label}{without}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A plan for given data and a given size."""
+
+    name: str
+    plan: Plan
+    preset: str
+    data: str | None
+    cells: tuple[Cell, ...]
+
+    @property
+    def in_table_order(self) -> list[Cell]:
+        """Line by line, whatever the order in which cells are run."""
+        rows = [row.name for row in self.plan.rows]
+        variations = ["", *(variation.name for variation in self.plan.variations)]
+        return sorted(self.cells, key=lambda cell: (rows.index(cell.row), variations.index(cell.variation)))
+
+
+def read_experiment(file: Path | str, data: Path | str | None = None, preset: str | None = None) -> Experiment:
+    """Read a plan and resolve the settings of all its cells; a wrong one is named."""
+    file = Path(file)
+    plan = read_plan(file)
+    folder = os.path.abspath(data) if data else None
+    size = preset or plan.preset or "small"
+    try:
+        cells = tuple(_cells(plan, folder, size))
+        check_distinct("cells", (cell.path for cell in cells))  # sites may have any name
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from None
+    return Experiment(file.stem, plan, size, folder, cells)
+
+
+def _cells(plan: Plan, folder: str | None, preset: str) -> Iterator[Cell]:
+    """All cells of the first seed, then of the next: a grid that is half done already compares all rows."""
+    held_out = _sites(plan, folder, preset) if plan.hold_out else [None]
+    for seed in plan.seeds:
+        for variation in plan.variations or [UNVARIED]:
+            for row in plan.rows:
+                if variation.only is None or row.name in variation.only:
+                    for site in held_out:
+                        yield _cell(plan, row, variation, site, folder, preset, seed)
+
+
+def _cell(
+    plan: Plan, row: Row, variation: Variation, site: str | None, folder: str | None, preset: str, seed: int
+) -> Cell:
+    values = flat(merged(merged(plan.settings, row.settings), variation.settings))
+    given = {"seed": seed, "data.folder": folder, "data.hold_out_site": site}
+    values |= {name: value for name, value in given.items() if value is not None}
+    varied = "" if variation is UNVARIED else variation.name
+    try:
+        settings, _ = resolve(plan.task, row.method, preset, overrides=values)
+    except UsageError as error:
+        where = f"row {row.name!r}" + (f", variation {varied!r}" if varied else "")
+        raise UsageError(f"{where}: {error}") from None
+    if plan.divide_rounds_by_local_epochs:
+        rounds = max(1, round(settings.training.rounds / settings.training.local_epochs))
+        settings = settings.model_copy(update={"training": settings.training.model_copy(update={"rounds": rounds})})
+    return Cell(row.name, varied, site, settings)
+
+
+def _sites(plan: Plan, folder: str | None, preset: str) -> list[str]:
+    """Every site that could be held out."""
+    values = flat(plan.settings) | ({"data.folder": folder} if folder else {})
+    values = {name: value for name, value in values.items() if not name.startswith("method.")}
+    settings, _ = resolve(plan.task, "fedavg", preset, overrides=values)
+    task = find_task(plan.task)
+    return task.open_folder(settings.data).sites if folder else list(task.sites_of(settings.data))

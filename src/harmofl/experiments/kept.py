@@ -1,0 +1,142 @@
+"""Results that are kept apart from the runs: small, without any path of this machine, and enough for every table.
+
+A cell whose configuration has a kept result counts as done, wherever below the folder that result lies: a grid can be
+filled over several days, and two experiments share the cells that they have in common.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from harmofl.errors import UsageError, describe
+from harmofl.experiments.cells import Cell, Experiment
+from harmofl.files import write_whole
+from harmofl.methods.catalogue import CATALOGUE
+from harmofl.reporting.runs import RunResult, read_run
+from harmofl.settings import FOUND_IN_DATA, FREE_TO_CHANGE, Settings, flat, read_toml
+
+ROUNDS = "rounds.csv"
+COLUMNS = ("round", "site", "val", "test", "loss", "drift", "bytes_up", "bytes_down")
+PATHS = ("data.folder", "data.cache", "model.initial")
+DECIDED_BY_DATA = tuple(f"data.{name}" for name in FOUND_IN_DATA if name not in ("folder", "hold_out_site"))
+"""Settings that a plan may leave open for a folder, and that its run then knows."""
+
+Record = Mapping[str, Any]
+
+
+class Kept:
+    """A folder of kept results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known = {path.parent: settings_in(path.parent) for path in sorted(folder.rglob("summary.json"))}
+
+    def find(self, experiment: Experiment, cell: Cell) -> Path | None:
+        """Where the result of a run with the cell's configuration lies; its own place is looked at first."""
+        own = self._place(experiment, cell)
+        places = sorted(self._known, key=lambda place: (place != own, place))
+        return next((place for place in places if agree(cell.settings, self._known[place], paths=False)), None)
+
+    def keep(self, experiment: Experiment, cell: Cell, run: Path) -> Path:
+        """Copy a finished run's summary, configuration and scores of every round."""
+        place = self._place(experiment, cell)
+        settings = without_paths(settings_in(run))
+        write_whole(place / "config.toml", settings.to_toml())
+        write_whole(place / ROUNDS, to_rounds(read_run(run).records))
+        write_whole(place / "summary.json", (run / "summary.json").read_bytes())  # last: a place with it is whole
+        self._known[place] = settings
+        return place
+
+    def _place(self, experiment: Experiment, cell: Cell) -> Path:
+        return self.folder / experiment.name / cell.path
+
+
+def settings_in(folder: Path) -> Settings:
+    """The settings of a run; those that its method has got since have their defaults."""
+    path = folder / "config.toml"
+    tree = read_toml(path)
+    method = tree.get("method", {})
+    if isinstance(method, dict) and method.get("name") in CATALOGUE:
+        tree["method"] = {"name": method["name"]} | CATALOGUE[method["name"]].settings | method
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error)}") from None
+
+
+def without_paths(settings: Settings) -> Settings:
+    """The same settings, with nothing about this machine; of a first model's folder, the name remains."""
+    data = settings.data.model_copy(update={"folder": None, "cache": None})
+    initial = settings.model.initial
+    model = settings.model.model_copy(update={"initial": Path(initial).name if initial else None})
+    return settings.model_copy(update={"data": data, "model": model})
+
+
+def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
+    """Whether a run with the one would be the run with the other; `paths`: also of the same folder."""
+    if not paths:
+        if bool(planned.data.folder) != bool(done.data.channels):  # known once a folder was read, never of a phantom
+            return False
+        planned_values, values = _comparable(without_paths(planned)), _comparable(without_paths(done))
+    else:
+        planned_values, values = _comparable(planned), _comparable(done)
+    if planned.data.folder:
+        open_names = [name for name in DECIDED_BY_DATA if planned_values.get(name) is None]
+        values |= dict.fromkeys(open_names)
+    return planned_values == values
+
+
+def _comparable(settings: Settings) -> dict[str, Any]:
+    values = flat(settings.model_dump(mode="json"))
+    return {name: value for name, value in values.items() if name not in FREE_TO_CHANGE}
+
+
+def to_rounds(records: Iterable[Record]) -> str:
+    """One line per round and site: validation and test score, training loss, drift, bytes sent."""
+    rows: dict[tuple[int, str], dict[str, str]] = {}
+    for record in records:
+        if record["site"] == "server" or record.get("selected") or "error" in record:
+            continue
+        if record["phase"] in ("train", "val", "test"):
+            rows.setdefault((record["round"], record["site"]), {}).update(_columns(record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"round": number, "site": site} | row for (number, site), row in sorted(rows.items()))
+    return text.getvalue()
+
+
+def _columns(record: Record) -> dict[str, str]:
+    if record["phase"] != "train":
+        return {record["phase"]: f"{record['metric']:.5g}"}
+    found = {name: f"{record[name]:.5g}" for name in ("loss", "drift") if name in record}
+    return found | {name: str(record[name]) for name in ("bytes_up", "bytes_down") if name in record}
+
+
+def from_rounds(text: str) -> Iterator[dict[str, Any]]:
+    """The records of which `to_rounds` made the text."""
+    for row in csv.DictReader(io.StringIO(text)):
+        place = {"round": int(row["round"]), "site": row["site"]}
+        trained = {name: json.loads(row[name]) for name in COLUMNS[4:] if row.get(name)}
+        if trained:
+            yield place | {"phase": "train"} | trained
+        for phase in ("val", "test"):
+            if row.get(phase):
+                yield place | {"phase": phase, "metric": float(row[phase])}
+
+
+def read_kept(folder: Path) -> RunResult:
+    """A kept result, as if it were the run's folder."""
+    path = folder / ROUNDS
+    try:
+        records = list(from_rounds(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    return read_run(folder, records)

@@ -1,0 +1,84 @@
+"""The lines of an experiment's table: runs under the names that the plan gives them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tomli_w
+
+from harmofl.errors import UsageError
+from harmofl.experiments.kept import PATHS, ROUNDS, read_kept
+from harmofl.reporting.runs import RunResult, read_run
+from harmofl.settings import flat, tree_of
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A finished cell, and the line of the table to which it belongs."""
+
+    label: str
+    held_out: str | None
+    run: RunResult
+
+
+def labelled(lines: Sequence[Line], data: str | None) -> list[RunResult]:
+    """Runs that one table can hold: their labels tell in what they differ, so their settings need not."""
+    runs = _at_held_out_sites(lines) if any(line.held_out for line in lines) else [_titled(line) for line in lines]
+    one_norm = len({run.norm for run in runs}) < 2
+    settings = [flat(run.settings) for run in runs]
+    names = dict.fromkeys(name for values in settings for name in values if name.startswith("data."))
+    dropped = {name for name in names if len({str(values.get(name)) for values in settings}) > 1} | set(PATHS)
+    where = {"data.folder": Path(data).name} if data else {}
+    return [
+        replace(
+            run,
+            summary={**run.summary, "norm": run.norm if one_norm else ""},
+            config=tomli_w.dumps(tree_of({name: values[name] for name in values if name not in dropped} | where)),
+        )
+        for run, values in zip(runs, settings, strict=True)
+    ]
+
+
+def _titled(line: Line) -> RunResult:
+    return replace(line.run, summary={**line.run.summary, "title": line.label})
+
+
+def _at_held_out_sites(lines: Sequence[Line]) -> list[RunResult]:
+    """One run per label and seed: its score at each site is that of the model which never saw the site."""
+    sites = {str(line.held_out) for line in lines}
+    groups: dict[tuple[str, int], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line.label, line.run.seed), []).append(line)
+    return [_joined(group, len(sites)) for group in groups.values()]
+
+
+def _joined(lines: Sequence[Line], num_sites: int) -> RunResult:
+    unseen = {str(line.held_out): line.run.summary["unseen"][line.held_out] for line in lines}
+    scores = {site: found["metric"] for site, found in unseen.items()}
+    # An average over fewer sites than its neighbours' would not be comparable with theirs.
+    average = statistics.fmean(scores.values()) if len(scores) == num_sites else None
+    run = _titled(lines[0])
+    return replace(run, summary={**run.summary, "test": scores | {"average": average}, "unseen": unseen}, records=[])
+
+
+def read_lines(out: Path | str) -> list[RunResult]:
+    """The labelled runs of an experiment's folder, kept ones included, for figures and pages."""
+    out = Path(out)
+    try:
+        state = json.loads((out / RESULTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{out / RESULTS} cannot be read: is this an experiment's folder? ({error})") from None
+    done = [cell for cell in state["cells"] if cell["state"] == "done"]
+    lines = [Line(cell["label"], cell["held_out"], read_any(out / cell["folder"])) for cell in done]
+    return labelled(lines, state["data"])
+
+
+def read_any(folder: Path) -> RunResult:
+    """A run's folder, or what was kept of one."""
+    return read_kept(folder) if (folder / ROUNDS).exists() else read_run(folder)

@@ -1,0 +1,170 @@
+"""The file that describes an experiment: which methods, variations and seeds, and what it shows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harmofl.errors import STRICT, UsageError, describe, unknown_name
+from harmofl.methods.catalogue import find as find_method
+from harmofl.settings import Tree, read_toml
+from harmofl.tasks import find as find_task
+
+Name = Annotated[str, Field(pattern="[A-Za-z0-9]", description="at least a letter or a digit, as it names a folder")]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+GIVEN_ELSEWHERE = {"task": "task", "preset": "preset", "seed": "seeds", "method.name": "the row's method"}
+"""What settings may not say, and what says it."""
+
+
+class Part(BaseModel):
+    """A part of the file: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, **STRICT)
+
+
+class Row(Part):
+    """A row of the table: a method, perhaps with settings of its own."""
+
+    name: Name
+    method: str
+    settings: Tree = {}
+
+
+class Variation(Part):
+    """A change that every row meets, or `only` some."""
+
+    name: Name
+    settings: Tree = {}
+    only: list[str] | None = None
+
+
+class Paper(Part):
+    """What a paper printed: per row one number, or number and spread, for each column; the last is the average."""
+
+    source: str
+    columns: list[str] = Field(min_length=1)
+    scores: dict[str, list[float | Annotated[list[float], Field(min_length=2, max_length=2)]]]
+
+
+class Plan(Part):
+    """An experiment."""
+
+    title: str
+    task: str
+    shows: Literal["table", "convergence", "curve", "samples"] = "table"
+    axis: str | None = None
+    """The setting along which a curve runs."""
+    preset: str | None = None
+    seeds: list[Seed] = Field([0], min_length=1)
+    settings: Tree = {}
+    rows: list[Row] = []
+    variations: list[Variation] = []
+    hold_out: Literal["each"] | None = None
+    """Each site in turn takes no part, and is what the model is scored on."""
+    divide_rounds_by_local_epochs: bool = False
+    """So that every variation of local epochs passes over the images as often."""
+    paper: Paper | None = None
+
+    def row(self, name: str) -> Row:
+        """The row of that name."""
+        return next(row for row in self.rows if row.name == name)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read an experiment's file, or say in one line which field is wrong, and what is allowed."""
+    try:
+        return parse_plan(read_toml(path))
+    except UsageError as error:
+        message = str(error)
+        raise UsageError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def parse_plan(tree: Tree) -> Plan:
+    """Check names, then values, then what belongs together."""
+    _check_fields(Plan, tree)
+    for field in ("rows", "variations"):
+        for place, part in enumerate(_tables(tree, field), start=1):
+            _check_fields(Row if field == "rows" else Variation, part, f"{field}[{place}].")
+    if isinstance(tree.get("paper"), dict):
+        _check_fields(Paper, tree["paper"], "paper.")
+    try:
+        plan = Plan.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(describe(error)) from None
+    _check_whole(plan)
+    return plan
+
+
+def _tables(tree: Tree, field: str) -> list[Tree]:
+    parts = tree.get(field, [])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UsageError(f"{field} = {parts!r}: must be tables, each begun with [[{field}]]")
+    return parts
+
+
+def _check_fields(model: type[Part], tree: Tree, prefix: str = "") -> None:
+    for name in tree.keys() - model.model_fields.keys():
+        raise unknown_name("field", prefix + name, [prefix + known for known in model.model_fields])
+    for name, info in model.model_fields.items():
+        if info.is_required() and name not in tree:
+            raise UsageError(f"{prefix}{name} is missing")
+
+
+def _check_whole(plan: Plan) -> None:
+    find_task(plan.task)
+    if not plan.rows and plan.shows != "samples":
+        raise UsageError(f"rows = []: shows = {plan.shows!r} needs at least one, begun with [[rows]]")
+    if (plan.shows == "curve") != (plan.axis is not None):
+        raise UsageError(f"axis = {plan.axis!r}: a curve, and nothing else, has one, such as 'method.radius'")
+    rows = [row.name for row in plan.rows]
+    check_distinct("rows", map(folder_name, rows))
+    check_distinct("variations", (folder_name(variation.name) for variation in plan.variations))
+    check_distinct("seeds", plan.seeds)
+    _check_settings("settings", plan.settings)
+    for row in plan.rows:
+        find_method(row.method)
+        _check_settings(f"settings of row {row.name!r}", row.settings)
+    for variation in plan.variations:
+        _check_settings(f"settings of variation {variation.name!r}", variation.settings)
+        _check_known(variation.only or (), rows)
+    if plan.paper:
+        _check_paper(plan.paper, rows)
+
+
+def check_distinct(field: str, values: Iterable[object]) -> None:
+    """Refuse what occurs twice."""
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise UsageError(f"{field}: {value!r} occurs {count} times, and each has a folder of its own")
+
+
+def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
+    of_method = settings.get("method", {})
+    named = {*settings, *("method.name" for name in of_method if name == "name")}
+    for name, instead in GIVEN_ELSEWHERE.items():
+        if name in named:
+            raise UsageError(f"{where}: {name} is given by {instead}")
+
+
+def _check_known(names: Iterable[str], rows: Iterable[str]) -> None:
+    for name in names:
+        if name not in rows:
+            raise unknown_name("row", name, rows)
+
+
+def _check_paper(paper: Paper, rows: Iterable[str]) -> None:
+    _check_known(paper.scores, rows)
+    for name, scores in paper.scores.items():
+        if len(scores) != len(paper.columns):
+            raise UsageError(f"paper.scores.{name}: {len(scores)} numbers for {len(paper.columns)} columns")
+
+
+def folder_name(name: str) -> str:
+    """A name as a folder: `+ amplitude` becomes `amplitude`."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")

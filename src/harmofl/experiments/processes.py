@@ -1,0 +1,84 @@
+"""One process per cell, for as long as this process lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import harmofl
+from harmofl.experiments.cells import Cell
+from harmofl.federation.records import RunFolder
+from harmofl.files import write_whole
+
+COMMAND = [sys.executable, "-c", "from harmofl.experiments.child import main; main()"]
+SECONDS_TO_LEAVE = 10
+
+
+class CellProcess:
+    """A cell that is being run, from its start or from where its folder stands."""
+
+    def __init__(self, cell: Cell, out: Path, workers: int) -> None:
+        self.cell = cell
+        self.run = RunFolder(out / cell.path)
+        config, self._log = (self.run.path.with_name(self.run.path.name + end) for end in (".toml", ".log"))
+        write_whole(config, cell.settings.to_toml())
+        options = ["--config", str(config), "--out", str(self.run.path), "--workers", str(workers), "--quiet"]
+        options += ["--resume"] if self.run.config.exists() else []
+        self._started = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*COMMAND, "train", *options],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self._started
+
+    @property
+    def round(self) -> int:
+        """The newest round that is written down."""
+        return max(self.run.checkpoints.versions(), default=0)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._process.poll() is not None
+
+    def error(self) -> str | None:
+        """Why it ended without a result, if it did: the last thing that it said."""
+        code = self._process.wait()
+        self._close_pipe()
+        if code == 0:
+            return None
+        if code < 0:
+            return f"its process was ended by {signal.Signals(-code).name}"
+        said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return said[-1].removeprefix("harmofl: ") if said else f"exit code {code}"
+
+    def stop(self) -> None:
+        """Let it leave; what it has written down can be gone on with."""
+        self._close_pipe()
+        try:
+            self._process.wait(SECONDS_TO_LEAVE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _close_pipe(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def _environment() -> dict[str, str]:
+    """Where this package was found, it is found again."""
+    places = [str(Path(harmofl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(place for place in places if place)}

@@ -1,0 +1,110 @@
+"""What an experiment has found so far: every cell's scores, errors and gaps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harmofl.experiments.cells import Cell, Experiment
+from harmofl.experiments.kept import Kept, agree, read_kept, settings_in
+from harmofl.experiments.lines import Line, labelled
+from harmofl.federation.records import RunFolder
+from harmofl.reporting.comparisons import Comparison, compare
+from harmofl.reporting.runs import RunResult, read_run
+from harmofl.reporting.tables import methods_of
+from harmofl.settings import flat
+
+
+@dataclass
+class Results:
+    """The cells that are done, those that failed, and so those that are missing."""
+
+    experiment: Experiment
+    runs: dict[str, RunResult] = field(default_factory=dict)
+    """By the path of their cell."""
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[Cell]:
+        """The cells without scores."""
+        return [cell for cell in self.experiment.cells if cell.path not in self.runs]
+
+    def lines(self) -> list[RunResult]:
+        """The runs under the names that the table gives them."""
+        done = [cell for cell in self.experiment.in_table_order if cell.path in self.runs]
+        lines = [Line(cell.label, cell.held_out, self.runs[cell.path]) for cell in done]
+        return labelled(lines, self.experiment.data)
+
+    def comparisons(self) -> list[Comparison]:
+        """Each line against FedAvg's under the same variation, and FedAvg's against its first variation.
+
+        Where FedAvg takes no part, the first row stands for it.
+        """
+        runs = self.lines()
+        methods = {method.label: method for method in methods_of(runs)} if runs else {}
+        pairs = [(method, methods.get(self._baseline(label))) for label, method in methods.items()]
+        found = [compare(method, baseline) for method, baseline in pairs if baseline and baseline is not method]
+        return [comparison for comparison in found if comparison]
+
+    def _baseline(self, label: str) -> str:
+        plan = self.experiment.plan
+        first = next((row.name for row in plan.rows if row.method == "fedavg"), plan.rows[0].name)
+        cell = next(cell for cell in self.experiment.cells if cell.label == label)
+        variation = plan.variations[0].name if cell.row == first and plan.variations else cell.variation
+        return replace(cell, row=first, variation=variation).label
+
+    def to_json(self, start: Path) -> dict[str, Any]:
+        """Everything, with folders as seen from the experiment's."""
+        plan = self.experiment.plan
+        first = next(iter(self.runs.values()), None)
+        return {
+            "experiment": self.experiment.name,
+            "title": plan.title,
+            "task": plan.task,
+            "preset": self.experiment.preset,
+            "data": self.experiment.data,
+            "shows": plan.shows,
+            "axis": plan.axis,
+            "metric_name": first.summary["metric_name"] if first else None,
+            "done": len(self.runs),
+            "missing": [cell.path for cell in self.missing],
+            "cells": [self._cell_json(cell, start) for cell in self.experiment.in_table_order],
+            "comparisons": [asdict(found) | {"verdict": found.verdict} for found in self.comparisons()],
+        }
+
+    def _cell_json(self, cell: Cell, start: Path) -> dict[str, Any]:
+        place = {
+            "path": cell.path,
+            "label": cell.label,
+            "row": cell.row,
+            "variation": cell.variation,
+            "held_out": cell.held_out,
+            "seed": cell.seed,
+        }
+        if axis := self.experiment.plan.axis:
+            place["x"] = flat(cell.settings.model_dump(mode="json")).get(axis)
+        if cell.path not in self.runs:
+            error = self.errors.get(cell.path)
+            return place | ({"state": "failed", "error": error} if error else {"state": "missing"})
+        run = self.runs[cell.path]
+        scores = {name: run.summary.get(name) for name in ("test", "unseen", "best_round", "missing", "seconds")}
+        return place | {"state": "done", "folder": Path(os.path.relpath(run.folder, start)).as_posix()} | scores
+
+
+def gather(experiment: Experiment, out: Path | None = None, kept: Kept | None = None) -> Results:
+    """What is done already: in the experiment's folder, or among kept results."""
+    results = Results(experiment)
+    for cell in experiment.cells:
+        folder = out / cell.path if out else None
+        if folder and is_done(cell, folder):
+            results.runs[cell.path] = read_run(folder)
+        elif kept and (place := kept.find(experiment, cell)):
+            results.runs[cell.path] = read_kept(place)
+    return results
+
+
+def is_done(cell: Cell, folder: Path) -> bool:
+    """Whether a folder holds the finished run of a cell."""
+    return RunFolder(folder).summary.exists() and agree(cell.settings, settings_in(folder))

@@ -1,0 +1,158 @@
+"""Runs the cells of an experiment, some side by side, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harmofl.api import settled
+from harmofl.errors import RunError
+from harmofl.experiments.cells import Cell, Experiment, read_experiment
+from harmofl.experiments.folder import claimed
+from harmofl.experiments.kept import Kept
+from harmofl.experiments.processes import CellProcess
+from harmofl.experiments.results import Results, gather
+from harmofl.experiments.writing import write_results
+from harmofl.reporting.runs import read_run
+
+Watch = Callable[[dict[str, Any]], None]
+
+PAUSE = 0.2
+"""Seconds between two looks at the processes."""
+
+
+def run_experiment(
+    file: Path | str,
+    out: Path | str,
+    data: Path | str | None = None,
+    preset: str | None = None,
+    jobs: int | None = None,
+    resume: bool = False,
+    kept: Path | str | None = None,
+    watch: Watch = lambda record: None,
+) -> Results:
+    """Run every cell that is not done yet, and write results and tables after each.
+
+    `jobs`: cells side by side, one per core if not given. `kept`: a folder in which finished cells are kept, and
+    whose cells count as done.
+    """
+    out = Path(out)
+    experiment = read_experiment(file, data, preset)
+    store = Kept(Path(kept)) if kept else None
+    with claimed(out, experiment, resume):
+        results = gather(experiment, out, store)
+        if (
+            results.missing
+        ):  # before any process: what is wrong with the data is wrong for all, and they are decoded once
+            settled(results.missing[0].settings, watch)
+        try:
+            _keep_finished(results, out, store)
+            write_results(results, out)
+            Runner(results, out, store, watch).run(num_jobs(jobs, results.missing))
+        except OSError as error:
+            raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
+    return results
+
+
+def num_jobs(wanted: int | None, cells: Sequence[Cell]) -> int:
+    """As many as asked for, but not more than there are cores for, nor cells."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = max((cell.settings.federation.threads for cell in cells), default=1)
+    most = max(1, min(cores // threads, len(cells)))
+    return most if wanted is None else max(1, min(wanted, most))
+
+
+def _keep_finished(results: Results, out: Path, store: Kept | None) -> None:
+    """Keep what a run before did not: it was killed just then, or kept nothing."""
+    for cell in results.experiment.cells if store else ():
+        done = results.runs.get(cell.path)
+        if store and done and done.folder == out / cell.path and not store.find(results.experiment, cell):
+            store.keep(results.experiment, cell, out / cell.path)
+
+
+class Runner:
+    """Keeps processes busy until every cell was tried."""
+
+    def __init__(self, results: Results, out: Path, store: Kept | None, watch: Watch) -> None:
+        self._results = results
+        self._out = out
+        self._store = store
+        self._watch = watch
+        self._todo = list(results.missing)
+        self._running: list[CellProcess] = []
+
+    @property
+    def _experiment(self) -> Experiment:
+        return self._results.experiment
+
+    def run(self, jobs: int) -> None:
+        """Run what is missing; whatever ends this, no process stays behind."""
+        workers = 1 if jobs > 1 else 0  # results do not depend on it
+        self._tell(jobs)
+        try:
+            while self._todo or self._running:
+                while self._todo and len(self._running) < jobs:
+                    self._running.append(CellProcess(self._todo.pop(0), self._out, workers))
+                for process in [process for process in self._running if process.has_ended]:
+                    self._running.remove(process)
+                    self._finish(process)
+                self._tell(jobs)
+                if self._running:
+                    time.sleep(PAUSE)
+        finally:
+            for process in self._running:
+                process.stop()
+
+    def _finish(self, process: CellProcess) -> None:
+        cell, error = process.cell, process.error()
+        record: dict[str, Any] = {"phase": "cell", "cell": str(cell), "seconds": process.seconds}
+        if error is None:
+            run = self._results.runs[cell.path] = read_run(process.run.path)
+            unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
+            record |= {"score": run.average if unseen is None else 100 * unseen}
+            if self._store:
+                self._store.keep(self._experiment, cell, process.run.path)
+        else:
+            self._results.errors[cell.path] = error
+            record |= {"error": error}
+        write_results(self._results, self._out)
+        self._watch(record)
+
+    def _tell(self, jobs: int) -> None:
+        running = [
+            {
+                "cell": str(process.cell),
+                "round": process.round,
+                "rounds": process.cell.settings.training.rounds,
+                "seconds": process.seconds,
+            }
+            for process in self._running
+        ]
+        self._watch(
+            {
+                "phase": "experiment",
+                "title": self._experiment.plan.title,
+                "total": len(self._experiment.cells),
+                "done": len(self._results.runs),
+                "failed": len(self._results.errors),
+                "running": running,
+                "seconds_left": self._seconds_left(jobs),
+            }
+        )
+
+    def _seconds_left(self, jobs: int) -> float | None:
+        """From what finished cells took, those of the same row above all; nothing before one is finished."""
+        if not self._results.runs:
+            return None
+        waiting = sum(self._expected(cell) for cell in self._todo)
+        begun = sum(max(0.0, self._expected(process.cell) - process.seconds) for process in self._running)
+        return (waiting + begun) / jobs
+
+    def _expected(self, cell: Cell) -> float:
+        done = {other.path: other.row for other in self._experiment.cells if other.path in self._results.runs}
+        paths = [path for path, row in done.items() if row == cell.row] or list(done)
+        return statistics.fmean(self._results.runs[path].summary.get("seconds") or 0.0 for path in paths)

@@ -1,0 +1,164 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from folders import segmentation_folder
+from harmofl.errors import UsageError
+from harmofl.experiments.cells import read_experiment
+from harmofl.experiments.plan import folder_name, read_plan
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "experiments").glob("*.toml"))
+WANTED = {
+    *(f"table-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
+    *(f"ablation-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
+    *(f"figure-{name}" for name in ("convergence", "local-epochs", "radius", "samples")),
+    *("band", "schedule", "decay", "norm", "unseen-hospital"),
+}
+
+WritePlan = Callable[..., Path]
+
+ROW = '[[rows]]\nname = "FedAvg"\nmethod = "fedavg"\n'
+START = 'title = "T"\ntask = "histology"\n'
+
+
+def test_every_table_and_figure_has_a_file() -> None:
+    assert {file.stem for file in FILES} >= WANTED
+
+
+@pytest.mark.parametrize("preset", ["smoke", "small", "paper", "paper-code"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_cell_of_every_file_resolves_for_its_task(file: Path, preset: str) -> None:
+    folder = ROOT / "images" if file.stem.endswith("-tiles") else None  # resolving does not open it
+    experiment = read_experiment(file, folder, preset)
+    assert experiment.cells or experiment.plan.shows == "samples"
+    assert {cell.settings.preset for cell in experiment.cells} <= {preset}
+    assert {cell.settings.task for cell in experiment.cells} <= {experiment.plan.task}
+
+
+@pytest.mark.parametrize("task", ["histology", "nuclei", "prostate"])
+def test_the_tables_compare_seven_methods_and_two_references_beside_the_papers_numbers(task: str) -> None:
+    plan = read_plan(ROOT / "experiments" / f"table-{task}.toml")
+    methods = ["fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl"]
+    assert [row.method for row in plan.rows] == [*methods, "local", "centralized"]
+    assert plan.paper
+    assert [name.lower() for name in plan.paper.scores] == methods
+    for scores in plan.paper.scores.values():  # the printed average is that of the printed sites, roughly
+        means = [score[0] for score in scores if isinstance(score, list)]
+        assert sum(means[:-1]) / len(means[:-1]) == pytest.approx(means[-1], abs=0.03)
+
+
+@pytest.mark.parametrize("task", ["histology", "nuclei", "prostate"])
+def test_the_averages_of_the_papers_ablations_are_those_of_their_sites(task: str) -> None:
+    paper = read_plan(ROOT / "experiments" / f"ablation-{task}.toml").paper
+    assert paper
+    for scores in paper.scores.values():
+        assert sum(scores[:-1]) / len(scores[:-1]) == pytest.approx(scores[-1], abs=0.1)  # type: ignore[arg-type]
+
+
+def test_cells_come_seed_by_seed_each_in_a_folder_of_its_own(write_plan: WritePlan) -> None:
+    experiment = read_experiment(write_plan())
+    paths = ["fedavg/seed-0", "amplitude/seed-0", "fedavg/seed-1", "amplitude/seed-1"]
+    assert [cell.path for cell in experiment.cells] == paths
+    assert [cell.path for cell in experiment.in_table_order] == [paths[0], paths[2], paths[1], paths[3]]
+    amplitude = experiment.cells[1].settings
+    assert (amplitude.method["name"], amplitude.method["radius"], amplitude.preset) == ("harmofl", 0.0, "smoke")
+
+
+def test_variations_cross_all_rows_unless_they_name_some(write_plan: WritePlan) -> None:
+    other = '[[rows]]\nname = "HarmoFL"\nmethod = "harmofl"\n'
+    batch = '[[variations]]\nname = "batch norm"\n'
+    group = '[[variations]]\nname = "group norm"\nonly = ["HarmoFL"]\nsettings.model.norm = "group"\n'
+    cells = read_experiment(write_plan(START + ROW + other + batch + group)).cells
+    assert [(cell.label, cell.path, cell.settings.model.norm) for cell in cells] == [
+        ("FedAvg, batch norm", "fedavg/batch-norm/seed-0", "batch"),
+        ("HarmoFL, batch norm", "harmofl/batch-norm/seed-0", "batch"),
+        ("HarmoFL, group norm", "harmofl/group-norm/seed-0", "group"),
+    ]
+
+
+def test_settings_of_a_variation_win_over_a_rows_and_those_over_everybodys(write_plan: WritePlan) -> None:
+    all_rows = "[settings.training]\nrounds = 7\nbatch_size = 5\nlocal_epochs = 3\n"
+    row = ROW + "settings.training.batch_size = 6\nsettings.training.local_epochs = 4\n"
+    (cell,) = read_experiment(
+        write_plan(START + all_rows + row + '[[variations]]\nname = "v"\nsettings.training.local_epochs = 2\n')
+    ).cells
+    training = cell.settings.training
+    assert (training.rounds, training.batch_size, training.local_epochs) == (7, 6, 2)
+
+
+def test_local_epochs_divide_the_rounds_of_whatever_preset() -> None:
+    file = ROOT / "experiments" / "figure-local-epochs.toml"
+    for preset, rounds in {"paper": [100, 50, 25, 12], "small": [16, 8, 4, 2], "smoke": [2, 1, 1, 1]}.items():
+        cells = read_experiment(file, preset=preset).cells
+        found = {cell.settings.training.local_epochs: cell.settings.training.rounds for cell in cells}
+        assert found == dict(zip([1, 2, 4, 8], rounds, strict=True))
+
+
+def test_each_site_is_held_out_in_turn(write_plan: WritePlan) -> None:
+    cells = read_experiment(write_plan(START + 'hold_out = "each"\n' + ROW)).cells
+    assert [cell.settings.data.hold_out_site for cell in cells] == [f"hospital-{number}" for number in range(5)]
+    assert cells[2].path == "fedavg/without-hospital-2/seed-0"
+
+
+def test_each_site_of_a_folder_is_held_out_in_turn(write_plan: WritePlan, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    plan = write_plan(f'title = "T"\ntask = "segmentation"\nhold_out = "each"\n{ROW}')
+    cells = read_experiment(plan, segmentation_folder(folder, sites=3)).cells
+    assert [cell.held_out for cell in cells] == ["site-0", "site-1", "site-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title = ", "not valid TOML"),
+        ('task = "histology"', "title is missing"),
+        (START, r"rows = \[\]: shows = 'table' needs at least one"),
+        (START + "sedes = [1]\n" + ROW, "unknown field 'sedes'; did you mean 'seeds'"),
+        (START + '[[rows]]\nname = "A"\nmetod = "fedavg"\n', r"unknown field 'rows\[1\].metod'; did you mean"),
+        (START + '[[rows]]\nname = "A"\n', r"rows\[1\].method is missing"),
+        (START + '[rows]\nname = "A"\n', r"rows = .*: must be tables, each begun with \[\[rows\]\]"),
+        (START + ROW.replace('"fedavg"', '"fedavgg"'), "unknown method 'fedavgg'; did you mean 'fedavg'"),
+        (START.replace("histology", "histologie") + ROW, "unknown task 'histologie'; did you mean 'histology'"),
+        (START + 'seeds = ["0"]\n' + ROW, "seeds.0 = '0': must be a valid integer"),
+        (START + "seeds = [1, 1]\n" + ROW, "seeds: 1 occurs 2 times"),
+        (START + ROW + ROW, "rows: 'fedavg' occurs 2 times"),
+        (START + 'shows = "tabel"\n' + ROW, "shows = 'tabel': must be 'table', 'convergence'"),
+        (START + 'shows = "curve"\n' + ROW, "axis = None: a curve, and nothing else, has one"),
+        (START + ROW + "settings.seed = 3\n", "settings of row 'FedAvg': seed is given by seeds"),
+        (START + ROW + 'settings.method.name = "x"\n', "method.name is given by the row's method"),
+        (START + ROW + "settings.training.runds = 3\n", "row 'FedAvg': unknown setting 'training.runds'; did you mean"),
+        (START + ROW + "settings.method.radius = 3.0\n", "row 'FedAvg': unknown setting of FedAvg 'method.radius'"),
+        (
+            START + ROW + '[[variations]]\nname = "v"\nonly = ["fedavg"]\n',
+            "unknown row 'fedavg'; did you mean 'FedAvg'",
+        ),
+        (
+            START + ROW + '[[variations]]\nname = "v"\nsettings.training.rounds = 0\n',
+            "row 'FedAvg', variation 'v': training.rounds = 0: must be greater than or equal to 1",
+        ),
+        (START + 'preset = "tiny"\n' + ROW, "unknown preset 'tiny'"),
+        (
+            START + ROW + '[paper]\nsource = "P"\ncolumns = ["A"]\n[paper.scores]\nFedAvg = [1.0, 2.0]\n',
+            "paper.scores.FedAvg: 2 numbers for 1 columns",
+        ),
+        (START + ROW + '[paper]\nsource = "P"\ncolums = ["A"]\n', "unknown field 'paper.colums'; did you mean"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named_with_the_file(write_plan: WritePlan, text: str, message: str) -> None:
+    path = write_plan(text)
+    with pytest.raises(UsageError, match=message) as error:
+        read_experiment(path)
+    assert str(error.value).startswith(f"{path}: ")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.toml: No such file"):
+        read_experiment(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize(("name", "folder"), [("+ both (HarmoFL)", "both-harmofl"), ("radius 0.05", "radius-0.05")])
+def test_names_become_folders(name: str, folder: str) -> None:
+    assert folder_name(name) == folder
