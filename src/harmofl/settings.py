@@ -131,6 +131,9 @@ class FederationSettings(Section):
 
     weights: Literal["uniform", "examples"] = Field("uniform", description="weight of a site in the average")
     server_learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="the server's step size")
+    running_variances: Literal["mean", "pooled"] = Field(
+        "mean", description="of batch norm: averaged, or pooled (mean of the variances + variance of the means)"
+    )
     quorum: Fraction = Field(0.5, description="smallest part of the sites that makes a round")
     timeout: Annotated[float, Field(gt=0)] = Field(
         3600.0, description="seconds to wait for a site, if workers train it"

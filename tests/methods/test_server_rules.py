@@ -172,3 +172,24 @@ def test_the_average_lies_between_the_sites(
 def test_invalid_moments_are_refused_by_name(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         AdaptiveMoments(**settings)
+
+
+def test_pooled_variances_are_those_of_all_images_together() -> None:
+    first, second = torch.randn(500) * 2 + 1, torch.randn(500) * 3 - 4
+    state = {"norm.running_mean": torch.zeros(1), "norm.running_var": torch.ones(1)}
+    pooled = Aggregation(Average(), state, trainable=[], pooled={"norm.running_var": "norm.running_mean"})
+    plain = Aggregation(Average(), state, trainable=[])
+    for images in (first, second):
+        of_site = {
+            "norm.running_mean": images.mean().reshape(1),
+            "norm.running_var": images.var(correction=0).reshape(1),
+        }
+        for aggregation in (pooled, plain):
+            aggregation.add(of_site, weight=1, num_steps=1, momentum=0)
+    together = torch.cat([first, second])
+    result, _ = pooled.finish({}, 1.0)
+    torch.testing.assert_close(result["norm.running_var"], together.var(correction=0).reshape(1))
+    torch.testing.assert_close(result["norm.running_mean"], together.mean().reshape(1))
+    averaged, _ = plain.finish({}, 1.0)
+    mean_of_variances = (first.var(correction=0) + second.var(correction=0)) / 2
+    torch.testing.assert_close(averaged["norm.running_var"], mean_of_variances.reshape(1))

@@ -1,7 +1,7 @@
 import pytest
 from torch import nn
 
-from harmofl.methods.sharing import all_but_batch_norm, everything, nothing
+from harmofl.methods.sharing import all_but_batch_norm, everything, nothing, running_statistics
 from harmofl.models.network import build_network
 
 
@@ -59,3 +59,11 @@ def test_batch_norm_of_the_networks_stays_at_the_site(name: str) -> None:
 def test_a_network_without_batch_norm_state_shares_everything(norm: str) -> None:
     network = build_network("densenet-small", channels=1, classes=2, features=4, norm=norm, seed=0)  # type: ignore[arg-type]
     assert all_but_batch_norm(network) == everything(network)
+
+
+def test_running_statistics_are_found_by_type_too() -> None:
+    assert running_statistics(nn.Sequential(Block())) == {
+        "0.scaling.running_var": "0.scaling.running_mean",
+        "0.inner.1.running_var": "0.inner.1.running_mean",
+    }
+    assert running_statistics(nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False))) == {}

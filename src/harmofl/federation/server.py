@@ -25,6 +25,7 @@ from harmofl.federation.transports import Transport, in_order
 from harmofl.inference.folder import describe_model, first_misfit, open_model, write_model
 from harmofl.methods.method import Method
 from harmofl.methods.server_rules import Aggregation, Mean
+from harmofl.methods.sharing import running_statistics
 from harmofl.settings import Settings
 from harmofl.states import load, num_bytes, snapshot
 from harmofl.tasks.task import Task
@@ -62,6 +63,8 @@ class Server:
         self.initial = snapshot(model.network)
         self.shared = method.shares(model.network)
         self.has_own_parts = keeps_a_part(model, self.shared)
+        pools = settings.federation.running_variances == "pooled"
+        self.pooled = running_statistics(model.network) if pools else {}
         self.trainable = {name for name, _ in model.network.named_parameters()}
         self.blank_measurement = model.harmonizer.measurement()
 
@@ -115,7 +118,8 @@ class Server:
         number = progress.round + 1
         requests = {site: self._request("train", site, progress, number, score=progress.round > 0) for site in sites}
         start = {name: progress.state[name] for name in self.shared}
-        aggregation, measurements = Aggregation(self.method.server_rule, start, self.trainable), Mean()
+        aggregation = Aggregation(self.method.server_rule, start, self.trainable, self.pooled)
+        measurements = Mean()
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}

@@ -82,9 +82,18 @@ class Aggregation:
     Sums run in double precision, so that one site alone gives back exactly its own weights.
     """
 
-    def __init__(self, rule: ServerRule, state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
+    def __init__(
+        self,
+        rule: ServerRule,
+        state: Mapping[str, Tensor],
+        trainable: Collection[str],
+        pooled: Mapping[str, str] | None = None,
+    ) -> None:
         self._rule = rule
         self._state = state
+        # From a running variance to its running mean, where variances are pooled: each site's second moment is
+        # summed, so that the result is the mean of the variances plus the variance of the means.
+        self._pooled = {name: mean for name, mean in (pooled or {}).items() if name in state and mean in state}
         self._trainable = frozenset(trainable) & state.keys()
         self._sums: State = {
             name: torch.zeros_like(tensor, dtype=torch.float64)
@@ -105,7 +114,7 @@ class Aggregation:
         for name in self._state:
             if name in self._sums:
                 share = weight / steps if name in self._trainable else weight
-                self._sums[name].add_(site_state[name].double(), alpha=share)
+                self._sums[name].add_(self._summed(name, site_state), alpha=share)
             else:
                 largest = self._largest.get(name, site_state[name])
                 self._largest[name] = torch.maximum(largest, site_state[name])
@@ -113,6 +122,7 @@ class Aggregation:
     def finish(self, moments: State, learning_rate: float) -> tuple[State, State]:
         """Return the new global state and the server rule's new memory."""
         means = {name: total / self._total_weight for name, total in self._sums.items()}
+        means |= {name: means[name] - means[mean].square() for name, mean in self._pooled.items()}
         targets = {name: self._target(name, mean) for name, mean in means.items() if name in self._trainable}
         update = {name: target - self._state[name].double() for name, target in targets.items()}
         change, new_moments = self._rule.move(update, moments, learning_rate)
@@ -120,6 +130,10 @@ class Aggregation:
         moved = {name: targets[name] + (change[name] - update[name]) for name in targets}
         results = self._largest | means | moved
         return {name: results[name].to(start.dtype) for name, start in self._state.items()}, new_moments
+
+    def _summed(self, name: str, site_state: Mapping[str, Tensor]) -> Tensor:
+        value = site_state[name].double()
+        return value + site_state[self._pooled[name]].double().square() if name in self._pooled else value
 
     def _target(self, name: str, mean: Tensor) -> Tensor:
         """θ + (Σ pᵢ aᵢ) · Σ pᵢ (θᵢ − θ)/aᵢ, from the mean of θᵢ/aᵢ."""

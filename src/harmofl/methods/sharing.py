@@ -27,6 +27,16 @@ def all_but_batch_norm(network: nn.Module) -> list[str]:
     return [name for name in network.state_dict() if name not in own]
 
 
+def running_statistics(network: nn.Module) -> dict[str, str]:
+    """From each running variance of a batch norm layer to its running mean."""
+    prefixes = [
+        f"{path}." if path else ""
+        for path, layer in network.named_modules()
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats
+    ]
+    return {f"{prefix}running_var": f"{prefix}running_mean" for prefix in prefixes}
+
+
 def nothing(network: nn.Module) -> list[str]:
     """Every site trains for itself."""
     return []
