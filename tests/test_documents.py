@@ -53,6 +53,19 @@ def test_the_one_line_ablation_of_the_documentation_is_a_method() -> None:
     assert names["amplitude_only"].settings.keys() == {"band", "decay", "schedule"}  # type: ignore[attr-defined]
 
 
+def test_the_experiment_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    from harmofl.experiments.cells import read_experiment
+
+    text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(text.split("```toml\n")[1].split("```")[0])
+    cells = read_experiment(tmp_path / "mine.toml").cells
+    assert len(cells) == 2 * 1 * 3
+    for name in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
+        for stem in re.findall(r"`([a-z-]+)`", name):
+            prefix = "" if not stem.startswith("-") else "ablation"
+            assert (ROOT / "experiments" / f"{prefix}{stem}.toml").exists(), stem
+
+
 def test_docstring_examples_are_true() -> None:
     assert doctest.testmod(harmofl.methods.harmonizers).failed == 0
 
