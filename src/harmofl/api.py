@@ -217,6 +217,37 @@ def export(
     return export_model(Path(run), format, Path(out) if out else None, site)
 
 
+def landscape(
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path,
+    images: int = 0,
+    points: int = 17,
+    local_epochs: int = 3,
+    seed: int = 0,
+    device: str = "auto",
+    watch: Watch = lambda record: None,
+) -> list[Path]:
+    """Draw the loss around the final models of runs on the same data, and measure its sharpness; return the files."""
+    from harmofl.analysis.landscape import landscape as survey
+    from harmofl.reporting.landscape_figures import write_figures
+    from harmofl.reporting.landscape_table import write_tables
+
+    check_device(device)
+    out = Path(out)
+    found = survey(
+        [Path(run) for run in runs],
+        out,
+        points=points,
+        local_epochs=local_epochs,
+        images=images,
+        seed=seed,
+        device=device,
+        watch=watch,
+    )
+    return write_tables(found, out) + write_figures(found, out)
+
+
 def check_method_travels(method: Method, settings: Settings) -> None:
     """Refuse a method that cannot reach the worker processes."""
     if num_workers(settings, method) > 1:

@@ -323,6 +323,39 @@ def export(
 
 
 @app.command()
+def landscape(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs on the same data.", metavar="RUN_DIR...")],
+    out: Annotated[Path, typer.Option("--out", help="The folder for figures, tables and numbers.")],
+    images: Annotated[int, typer.Option(min=0, help="Training images per site; 0: as many as there is time for.")] = 0,
+    points: Annotated[int, typer.Option(min=3, help="Points along each axis of a plane.")] = 17,
+    local_epochs: Annotated[int, typer.Option(min=1, help="How long each site trains on from the model.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Of images and directions; the same for all runs.")] = 0,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Draw the loss around the final models of runs: contours, surfaces, the sites' own paths; and measure sharpness.
+
+    For example:  harmofl landscape runs/fedavg runs/harmofl --out landscape
+    """
+    from harmofl import api
+    from harmofl.console import display
+
+    with display(quiet) as watch:
+        api.landscape(
+            runs,
+            out=out,
+            images=images,
+            points=points,
+            local_epochs=local_epochs,
+            seed=seed,
+            device=device,
+            watch=watch,
+        )
+    print((out / "landscape.md").read_text(encoding="utf-8"))
+    print(f"Figures, tables and numbers: {out}")
+
+
+@app.command()
 def methods() -> None:
     """List the methods, with paper, settings and defaults."""
     from harmofl.console import show_methods

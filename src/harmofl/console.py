@@ -82,7 +82,9 @@ def _data_step(record: Record) -> str:
 STEPS: dict[str, Callable[[Record], str]] = {
     "data": _data_step,
     "evaluate": lambda record: f"scoring {record['site']}",
+    "landscape": lambda record: f"the loss around {record['run']} at {record['site']}",
     "predict": lambda record: str(record["image"]),
+    "privacy": lambda record: str(record["what"]),
     "unseen": lambda record: f"{record['site']}, which took no part, scored",
 }
 """Work outside of rounds, in words."""

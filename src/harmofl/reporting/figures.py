@@ -233,11 +233,12 @@ def _name_lines(figure: Figure, axes: Axes) -> None:
     if len(labels) > _MOST_NAMED_ENDS or max(map(len, labels)) > _LONGEST_NAMED_END:
         _legend_below(figure, axes)
         return
-    ends = [(handle.get_xdata()[-1], handle.get_ydata()[-1]) for handle in handles]
+    lines: Sequence[Any] = handles
+    ends = [(line.get_xdata()[-1], line.get_ydata()[-1]) for line in lines]
     to_fraction = axes.transScale + axes.transLimits
     heights = _apart([float(to_fraction.transform(end)[1]) for end in ends], gap=0.068)
-    for handle, label, end, height in zip(handles, labels, ends, heights, strict=True):
-        leader = {"arrowstyle": "-", "color": handle.get_color(), "linewidth": 1, "relpos": (0, 0.5), "shrinkB": 0}
+    for line, label, end, height in zip(lines, labels, ends, heights, strict=True):
+        leader = {"arrowstyle": "-", "color": line.get_color(), "linewidth": 1, "relpos": (0, 0.5), "shrinkB": 0}
         axes.annotate(
             label,
             end,

@@ -1,0 +1,1 @@
+"""What trained models and their federations look like from inside."""

@@ -1,0 +1,91 @@
+"""The loss of a network on a site's images, at its weights and around them."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from queue import SimpleQueue
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from harmofl.analysis.directions import Weights
+from harmofl.states import evaluating, restored
+from harmofl.tasks.losses import Loss
+
+Batch = tuple[Tensor, Tensor]
+"""Harmonized images and targets on the network's device: only the network is left to compute."""
+
+Batches = Sequence[Batch]
+
+Array = NDArray[np.float64]
+
+Mode = Callable[[nn.Module], AbstractContextManager[None]]
+"""Which loss: of the model as it is used (`evaluating`), or as training sees it (`as_in_training`)."""
+
+
+def mean_loss(network: nn.Module, batches: Batches, loss: Loss) -> float:
+    """The mean over images of the batches' losses, as in training and in the records."""
+    total = sum(loss(network(inputs), targets).detach() * len(inputs) for inputs, targets in batches)
+    return float(total) / sum(len(inputs) for inputs, _ in batches)
+
+
+@contextmanager
+def as_in_training(network: nn.Module) -> Iterator[None]:
+    """Run a block with batch norm on each batch's own statistics, as the sites' steps see it; leave no trace."""
+    modes = [(part, part.training) for part in network.modules()]
+    network.train()
+    try:
+        with restored(list(network.buffers())):
+            yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
+def losses_at(
+    network: nn.Module, plane: Sequence[Weights], points: Array, batches: Batches, loss: Loss, mode: Mode = evaluating
+) -> Iterator[float]:
+    """Yield the loss at θ + Σ point_k · direction_k for each point; the weights are put back exactly."""
+    weights: Weights = list(network.parameters())
+    start = [weight.detach().clone() for weight in weights]
+    with torch.no_grad(), mode(network), restored(weights):
+        for point in points:
+            torch._foreach_copy_(weights, start)  # from the start each time: no rounding adds up
+            for amount, direction in zip(point, plane, strict=True):
+                torch._foreach_add_(weights, direction, alpha=float(amount))
+            yield mean_loss(network, batches, loss)
+
+
+def surface(
+    network: nn.Module, plane: Sequence[Weights], axis: Array, batches: Batches, loss: Loss, mode: Mode = evaluating
+) -> Iterator[list[float]]:
+    """Yield the rows of the losses on a grid: row by row along the second direction, within a row along the first.
+
+    Rows are computed side by side, each on a copy of the network and on one thread: numbers do not depend on cores.
+    """
+    num_copies = min(num_cores(), len(axis)) if next(network.parameters()).device.type == "cpu" else 1
+    copies: SimpleQueue[nn.Module] = SimpleQueue()
+    for _ in range(num_copies):
+        copies.put(copy.deepcopy(network))
+
+    def row(second: float) -> list[float]:
+        own = copies.get()
+        try:
+            points = np.stack([axis, np.full_like(axis, second)], axis=1)
+            return list(losses_at(own, plane, points, batches, loss, mode))
+        finally:
+            copies.put(own)
+
+    with ThreadPoolExecutor(num_copies) as pool:
+        yield from pool.map(row, axis)
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,142 @@
+"""Finished runs, opened to be looked at: their models, settings and images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harmofl.analysis.losses import Batch
+from harmofl.data.images import Site, seed_of
+from harmofl.errors import UsageError
+from harmofl.federation.client import choose_device, to_device
+from harmofl.federation.inputs import in_batches
+from harmofl.inference.folder import is_whole, open_model
+from harmofl.methods.method import Method
+from harmofl.models.network import Model
+from harmofl.reporting.runs import read_run
+from harmofl.settings import Settings, differences, read_toml, resolve
+from harmofl.states import evaluating
+from harmofl.tasks import find as find_task
+from harmofl.tasks.losses import Loss
+from harmofl.tasks.task import Task
+
+COMPARED = ("task", "data.", "model.network", "model.features", "model.norm", "training.loss")
+"""Settings in which runs that are shown on one scale must agree."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished run; `models` holds every site's, the same one unless sites keep a part for themselves."""
+
+    label: str
+    task: Task
+    settings: Settings
+    method: Method
+    models: Mapping[str, Model]
+
+    @property
+    def sites(self) -> list[str]:
+        """Who took part."""
+        return list(self.models)
+
+    @property
+    def loss(self) -> Loss:
+        """What training lowered."""
+        return self.task.loss(self.settings)
+
+    def load_sites(self) -> list[Site]:
+        """Every site's images."""
+        data = self.settings.data
+        source = self.task.open(data)
+        return [self.task.load_site(name, data, source) for name in self.sites]
+
+    def batches(self, site: Site, count: int, seed: int) -> Iterator[Batch]:
+        """Yield some of a site's training images, harmonized, in batches of the run's size."""
+        generator = torch.Generator().manual_seed(seed_of(seed, site.name, "batches"))
+        chosen = torch.randperm(len(site.train), generator=generator)[:count]
+        for indices in in_batches(chosen, self.settings.training.batch_size):
+            batch = site.train.load(indices)
+            yield self._harmonized(site.name, batch.images), batch.targets.to(self._device(site.name))
+
+    def _harmonized(self, site: str, images: Tensor) -> Tensor:
+        model, device = self.models[site], self._device(site)
+        with evaluating(model):
+            return to_device(model.harmonizer(to_device(images, device)), device)
+
+    def _device(self, site: str) -> torch.device:
+        return next(self.models[site].parameters()).device
+
+
+def open_runs(folders: Sequence[Path], device: str) -> list[Subject]:
+    """Open finished runs that can be compared, or say why they cannot."""
+    if not folders:
+        raise UsageError("no run given: name the folder of a finished run")
+    labels = labels_of(folders)
+    subjects = [_open_run(folder, label, device) for folder, label in zip(folders, labels, strict=True)]
+    for folder, subject in zip(folders[1:], subjects[1:], strict=True):
+        _check_comparable(folders[0], subjects[0], folder, subject)
+    return subjects
+
+
+def labels_of(folders: Sequence[Path]) -> list[str]:
+    """The methods' names; runs of one method also carry the name of their folder."""
+    titles = [read_run(folder).title for folder in folders]
+    shared = {title for title, count in Counter(titles).items() if count > 1}
+    return [
+        f"{title} ({folder.resolve().name})" if title in shared else title
+        for folder, title in zip(folders, titles, strict=True)
+    ]
+
+
+def fingerprint(folder: Path) -> str:
+    """What tells two runs apart: the settings and the weights."""
+    files = [folder / "config.toml", *sorted((folder / "model").rglob("model.safetensors"))]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(str(file.relative_to(folder)).encode() + b"\0")
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _open_run(folder: Path, label: str, device: str) -> Subject:
+    settings = resolve(file=read_toml(folder / "config.toml"))[0].model_copy(update={"device": device})
+    task = find_task(settings.task)
+    sites = task.sites_of(settings.data)
+    place = choose_device(device)
+    if is_whole(folder / "model"):
+        model, _, _, method = open_model(folder / "model")
+        models = dict.fromkeys(sites, model)
+    else:
+        opened = {site: open_model(folder / "model", site) for site in sites}
+        models = {site: model for site, (model, *_) in opened.items()}
+        method = opened[sites[0]][3]
+        _check_one_centre(folder, method, models)
+    for model in models.values():
+        model.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Subject(label, task, settings, method, models)
+
+
+def _check_one_centre(folder: Path, method: Method, models: Mapping[str, Model]) -> None:
+    """Sites may have norm layers of their own, which no direction moves, but need all other weights in common."""
+    networks = [model.network for model in models.values()]
+    for name, weight in networks[0].named_parameters():
+        if weight.ndim > 1 and not all(torch.equal(weight, other.get_parameter(name)) for other in networks[1:]):
+            raise UsageError(
+                f"{folder}: the sites of {method.name} share no model, so their losses have no common centre; "
+                "choose runs whose sites share their weights"
+            )
+
+
+def _check_comparable(first_folder: Path, first: Subject, folder: Path, other: Subject) -> None:
+    changed = [name for name in differences(first.settings, other.settings) if name.startswith(COMPARED)]
+    if changed:
+        raise UsageError(
+            f"{first_folder} and {folder} differ in {', '.join(changed)}: "
+            "only runs with the same data, network and loss can be shown on one scale"
+        )

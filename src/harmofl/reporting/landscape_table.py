@@ -1,0 +1,134 @@
+"""Sharpness and drift as a table: one row per run and site, then the run as a whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from harmofl.analysis.drift_terms import bound
+from harmofl.analysis.results import Landscape
+from harmofl.files import write_whole
+from harmofl.reporting.tables import MISSING, markdown_escape
+
+ALL = "all sites"
+COLUMNS = ("loss", "sharpness", "standard error", "‖∇F‖²", "σ²", "ε", "Γ", "bound on Γ", "in plane", "in drift plane")
+HEADINGS = (
+    "Loss",
+    "Sharpness (s.e.)",
+    "‖∇F‖²",
+    "σ²",
+    "ε",
+    "Γ measured",
+    "Bound on Γ",
+    "Path in plane",
+    "in drift plane",
+)
+
+Row = tuple[str, str, dict[str, float]]
+
+
+def landscape_rows(landscape: Landscape) -> list[Row]:
+    """The numbers of every run and site; of a run as a whole, means over sites and the largest ε."""
+    rows = []
+    for run, label in enumerate(landscape.runs):
+        for site, name in enumerate((*landscape.sites, ALL)):
+            rows.append((label, name, _numbers(landscape, run, site)))
+    return rows
+
+
+def _numbers(landscape: Landscape, run: int, site: int) -> dict[str, float]:
+    """One row; the site after the last stands for all of them."""
+    is_all = site == len(landscape.sites)
+    chosen = slice(None) if is_all else slice(site, site + 1)
+    sharpness, errors = landscape.sharpness()
+    numbers = {
+        "loss": float(landscape.centres[run, chosen].mean()),
+        "sharpness": float(sharpness[run, site]),
+        "standard error": float(errors[run, site]),
+        "‖∇F‖²": float(landscape.squared_gradients[run, chosen].mean()),
+        "σ²": float(landscape.variances[run, chosen].mean()),
+        "ε": float(landscape.distances[run, chosen].max()),
+        "Γ": float(landscape.drifts[run, chosen].mean()),
+        "in plane": float(landscape.views["near"].shares[run, chosen].mean()),
+        "in drift plane": float(landscape.views["drift"].shares[run, chosen].mean()),
+    }
+    return numbers | ({"bound on Γ": drift_bound(landscape, run)} if is_all else {})
+
+
+def drift_bound(landscape: Landscape, run: int) -> float:
+    """The bound on Γ, mean over sites, with the largest σ² and ε, as the theorem has them."""
+    terms = bound(
+        torch.from_numpy(landscape.squared_gradients[run]),
+        variance=float(landscape.variances[run].max()),
+        epsilon=float(landscape.distances[run].max()),
+        num_steps=float(landscape.num_steps[run].mean()),
+        step_size=float(landscape.step_sizes[run]),
+    )
+    return sum(terms.values())
+
+
+def to_markdown(landscape: Landscape) -> str:
+    """Render as a Markdown table with the meaning of its columns."""
+    lines = [_line(("Run", "Site", *HEADINGS)), _line(("---", "---", *("---:" for _ in HEADINGS)))]
+    for run, site, numbers in landscape_rows(landscape):
+        cells = [markdown_escape(run), markdown_escape(site), *_cells(numbers)]
+        lines.append(_line([f"**{cell}**" if site == ALL and cell != MISSING else cell for cell in cells]))
+    return "\n".join([f"**{_caption(landscape)}**", "", *lines, "", *_notes(landscape)]) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cells(numbers: dict[str, float]) -> list[str]:
+    cells: list[str] = []
+    for name in COLUMNS:
+        if name == "standard error":
+            cells[-1] += f" ({numbers[name]:.2g})"
+        elif name not in numbers:
+            cells.append(MISSING)
+        else:
+            cells.append(f"{100 * numbers[name]:.1f} %" if name.startswith("in ") else f"{numbers[name]:.3g}")
+    return cells
+
+
+def _caption(landscape: Landscape) -> str:
+    fewest, most = min(landscape.num_images), max(landscape.num_images)
+    images = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f"The loss around the final model: {landscape.loss_name} on {images} training images per site"
+
+
+def _notes(landscape: Landscape) -> Sequence[str]:
+    directions = landscape.rises.shape[2]
+    return (
+        f"Sharpness: mean rise of the loss at radius {landscape.radius:g} (in units of each filter's norm) over "
+        f"{directions} random filter-normalized directions (standard error over directions).",
+        "‖∇F‖²: of the site's gradient on all its training images. σ²: variance of its mini-batches' gradients. "
+        "ε: largest distance to another site's gradient. Γ: drift of one further local epoch, mean over its steps of "
+        "‖θ_k − θ‖².",
+        "Bound on Γ: 4K²η²(mean ‖∇F‖² + ε²(N − 1)²/N²) + 2Kη²σ², for plain gradient descent; the theorem is not "
+        "taken as proven, and momentum or Adam is not covered by it.",
+        "Path: part of a site's further local epochs that lies in the plane shown, ‖projection‖ / ‖step‖.",
+    )
+
+
+def to_csv(landscape: Landscape) -> str:
+    """Render as CSV: bare numbers."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["run", "site", *COLUMNS])
+    for run, site, numbers in landscape_rows(landscape):
+        writer.writerow([run, site, *(f"{numbers[name]:.6g}" if name in numbers else "" for name in COLUMNS)])
+    return buffer.getvalue()
+
+
+def write_tables(landscape: Landscape, out: Path) -> list[Path]:
+    """Write `landscape.md` and `landscape.csv`."""
+    contents = {out / "landscape.md": to_markdown(landscape), out / "landscape.csv": to_csv(landscape)}
+    for path, content in contents.items():
+        write_whole(path, content)
+    return list(contents)

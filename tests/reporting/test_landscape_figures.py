@@ -1,0 +1,142 @@
+"""Pictures and tables of landscapes written by hand: quadratic bowls whose lowest places are known."""
+
+import csv
+import io
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from harmofl.analysis.results import Landscape, View
+from harmofl.reporting import figures, landscape_table
+from harmofl.reporting.landscape_figures import FIGURES, Scale, write_figures
+
+RUNS = ("FedAvg", "HarmoFL")
+SITES = ("A", "B_2", "C$")
+
+
+def view(name: str = "near", span: float = 0.5, points: int = 5, steepness: float = 1.0) -> View:
+    """Site i's bowl has its lowest place at (i/2 · span, 0); its path goes there in two steps."""
+    axis = np.linspace(-span, span, points)
+    first, second = np.meshgrid(axis, axis)
+    lowest = [number / 2 * span for number in range(len(SITES))]
+    bowls = [0.1 + steepness * ((first - place) ** 2 + second**2) for place in lowest]
+    paths = [[[0.0, 0.0], [place / 2, 0.0], [place, 0.0]] for place in lowest]
+    return View(name, axis, np.array([bowls, bowls]), np.array([paths, paths]), np.full((2, 3), 0.25))
+
+
+def landscape(**changes: Any) -> Landscape:
+    values: dict[str, Any] = {
+        "runs": RUNS,
+        "sites": SITES,
+        "loss_name": "cross-entropy",
+        "num_images": (8, 8, 9),
+        "radius": 0.25,
+        "views": {each.name: each for each in (view(), view("wide", 4.0), view("drift", 0.1))},
+        "rises": np.array([[[1.0, 3.0]] * 3, [[0.0, 2.0]] * 3]),
+        "squared_gradients": np.array([[1.0, 2.0, 3.0], [4.0, 4.0, 4.0]]),
+        "variances": np.array([[1.0, 5.0, 3.0], [2.0, 2.0, 2.0]]),
+        "distances": np.array([[[0, 1, 3], [1, 0, 2], [3, 2, 0]], [[0, 6, 1], [6, 0, 1], [1, 1, 0]]], dtype=float),
+        "drifts": np.array([[0.1, 0.2, 0.3], [0.3, 0.3, 0.3]]),
+        "num_steps": np.full((2, 3), 10),
+        "step_sizes": np.array([0.1, 0.1]),
+    }
+    return Landscape(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "plane"),
+    [("contours", "near"), ("contours", "drift"), ("surfaces", "wide"), ("mean-surfaces", "near"), ("overlay", "wide")],
+)
+def test_every_figure_renders_as_png_and_svg(name: str, plane: str) -> None:
+    found = landscape()
+    figure = FIGURES[name](found, found.views[plane])
+    assert Image.open(io.BytesIO(figures.to_png(figure, dpi=30))).format == "PNG"
+    svg = figures.to_svg(figure, dpi=30)
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert ">FedAvg</text>" in svg
+
+
+@pytest.mark.parametrize("name", ["contours", "overlay"])
+def test_a_single_run_can_be_drawn(name: str) -> None:
+    several, found = view(), landscape()
+    one = View("near", several.axis, several.losses[:1], several.paths[:1], several.shares[:1])
+    figures.to_png(FIGURES[name](landscape(runs=RUNS[:1], distances=found.distances[:1]), one), dpi=30)
+
+
+def test_figures_leave_matplotlib_as_it_was() -> None:
+    before = dict(matplotlib.rcParams)
+    figures.to_svg(FIGURES["contours"](landscape(), view()), dpi=30)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_contours_show_each_sites_path_and_lowest_place() -> None:
+    panel = FIGURES["contours"](landscape(), view()).axes[2]  # the third site of the first run
+    ends = [line.get_xydata()[-1].tolist() for line in panel.lines]
+    assert ends[0] == [0.5, 0.0]  # the path
+    assert ends[-3] == [0.0, 0.0]  # the model
+    assert ends[-1] == [0.5, 0.0]  # the lowest place
+
+
+def test_all_panels_share_one_scale() -> None:
+    figure = FIGURES["contours"](landscape(), view("wide", 4.0))
+    limits = {panel.collections[0].get_clim() for panel in figure.axes[:8]}
+    assert limits == {(0.1, 0.1 + 8**2 + 4**2)}  # (−4, ±4) is farthest from the third site's place (4, 0)
+
+
+def test_overlay_takes_the_two_sites_whose_gradients_differ_most_at_the_first_run() -> None:
+    found = landscape()
+    assert found.farthest_pair() == (0, 2)
+    names = [text.get_text() for text in FIGURES["overlay"](found, view()).legends[0].get_texts()]
+    assert [name.split(" ")[0] for name in names[:2]] == ["A", "C$"]
+
+
+def test_scale_is_logarithmic_beyond_a_decade_and_survives_infinite_losses() -> None:
+    assert not Scale.of(np.array([1.0, 9.0])).is_log
+    scale = Scale.of(np.array([0.1, np.inf, 10.0, np.nan]))
+    assert scale.is_log
+    np.testing.assert_allclose(scale.heights(np.array([0.1, 10.0, np.inf, np.nan])), [-1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("losses", [np.full((2, 3, 5, 5), 0.7), np.zeros((2, 3, 5, 5))])
+def test_flat_surfaces_can_be_drawn(losses: np.ndarray[Any, Any]) -> None:
+    flat = View("near", view().axis, losses, view().paths, view().shares)
+    for name in ("contours", "mean-surfaces"):
+        figures.to_png(FIGURES[name](landscape(), flat), dpi=30)
+
+
+def test_files_are_named_after_figure_and_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harmofl.reporting.landscape_figures.FIGURES", {"contours": FIGURES["contours"]})
+    paths = write_figures(landscape(views={"near": view()}), tmp_path)
+    assert [path.name for path in paths] == ["contours-near.png", "contours-near.svg"]
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_table_holds_sharpness_with_its_standard_error_and_the_terms_of_the_bound() -> None:
+    rows = {(run, site): numbers for run, site, numbers in landscape_table.landscape_rows(landscape())}
+    first, whole = rows["FedAvg", "A"], rows["FedAvg", "all sites"]
+    assert (first["loss"], first["sharpness"], first["standard error"]) == (pytest.approx(0.1), 2.0, 1.0)
+    assert (first["‖∇F‖²"], first["σ²"], first["ε"], first["Γ"]) == (1.0, 1.0, 3.0, 0.1)
+    assert (whole["‖∇F‖²"], whole["ε"]) == (2.0, 3.0)
+    # K η = 1: 4 · 2, then 4 · (3 · 2/3)², then 2 · 10 · 0.01 · 5
+    assert whole["bound on Γ"] == pytest.approx(8 + 16 + 1)
+
+
+def test_markdown_and_csv_say_the_same() -> None:
+    text = landscape_table.to_markdown(landscape())
+    assert "| FedAvg | B\\_2 |" in text
+    assert "2 (1)" in text
+    lines = list(csv.DictReader(io.StringIO(landscape_table.to_csv(landscape()))))
+    assert len(lines) == len(RUNS) * (len(SITES) + 1)
+    assert (lines[0]["site"], lines[0]["sharpness"], lines[0]["bound on Γ"]) == ("A", "2", "")
+
+
+def test_tables_are_written(tmp_path: Path) -> None:
+    assert [path.name for path in landscape_table.write_tables(landscape(), tmp_path)] == [
+        "landscape.md",
+        "landscape.csv",
+    ]
