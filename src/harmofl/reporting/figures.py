@@ -34,9 +34,6 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", INK, "#e69f00", "#56b4e9
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 
-_MOST_NAMED_ENDS, _LONGEST_NAMED_END = 10, 22
-"""Lines, and letters of a name, up to which names stand at the ends of lines."""
-
 _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -221,55 +218,10 @@ def _finish(figure: Figure, axes: Axes, methods: Sequence[MethodScores], title: 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
     if axes.lines:
-        _name_lines(figure, axes)
+        _legend_below(figure, axes)
     else:
         note = "not in the records of these runs"
         axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", color=MUTED)
-
-
-def _name_lines(figure: Figure, axes: Axes) -> None:
-    """Write each line's name at its end, or all in a legend where that would be too much."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > _MOST_NAMED_ENDS or max(map(len, labels)) > _LONGEST_NAMED_END:
-        _legend_below(figure, axes)
-        return
-    lines: Sequence[Any] = handles
-    ends = [(line.get_xdata()[-1], line.get_ydata()[-1]) for line in lines]
-    to_fraction = axes.transScale + axes.transLimits
-    heights = _apart([float(to_fraction.transform(end)[1]) for end in ends], gap=0.068)
-    for line, label, end, height in zip(lines, labels, ends, heights, strict=True):
-        leader = {"arrowstyle": "-", "color": line.get_color(), "linewidth": 1, "relpos": (0, 0.5), "shrinkB": 0}
-        axes.annotate(
-            label,
-            end,
-            (1.05, height),
-            textcoords="axes fraction",
-            va="center",
-            arrowprops=leader,
-            annotation_clip=False,
-        )
-
-
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
-    """Move heights apart, in their order, until neighbours have the gap; the middle stays where it was."""
-    order = sorted(range(len(heights)), key=heights.__getitem__)
-    groups: list[list[int]] = []
-
-    def middle(group: list[int]) -> float:
-        return statistics.fmean(heights[index] for index in group)
-
-    for index in order:
-        groups.append([index])
-        while len(groups) > 1:
-            lower, upper = groups[-2:]
-            if middle(upper) - middle(lower) >= gap * (len(lower) + len(upper)) / 2:
-                break
-            groups[-2:] = [lower + upper]
-    moved = list(heights)
-    for group in groups:
-        for place, index in enumerate(group):
-            moved[index] = middle(group) + gap * (place - (len(group) - 1) / 2)
-    return moved
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
