@@ -84,6 +84,9 @@ class DataSettings(Section):
     site_sizes: Literal["all", "smallest"] = Field(
         "all", description="training images of a folder's sites: as they are, or cut to the smallest site's number"
     )
+    min_images_for_amplitude: Positive = Field(
+        8, description="a site with fewer training images shares no spectrum (bands other than dc); see docs/privacy.md"
+    )
     split_by: Literal["patient", "image"] = Field("patient", description="what a split never tears apart")
     cache: str | None = Field(None, description="folder for decoded images; the user's cache folder if unset")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
@@ -160,7 +163,13 @@ class Settings(Section):
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
-FREE_TO_CHANGE = ("federation.workers", "federation.timeout", "federation.quorum", "data.cache")
+FREE_TO_CHANGE = (
+    "federation.workers",
+    "federation.timeout",
+    "federation.quorum",
+    "data.cache",
+    "data.min_images_for_amplitude",
+)
 """Settings that a resumed run may change, as they do not change its results."""
 
 

@@ -113,3 +113,19 @@ def test_nothing_outside_the_client_changes(tmp_path: Path) -> None:
     ask(tmp_path, Request("run", "train", 1, initial(settings_of())))
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == count
+
+
+def test_a_site_with_few_images_keeps_its_spectrum_to_itself(tmp_path: Path) -> None:
+    def measured(**more: object) -> Reply:
+        settings, method = resolve("histology", "harmofl", "smoke", overrides=tiny(**more))
+        with threads(1):
+            return Clients(settings, method, tmp_path).answer(SITE, Request("run", "amplitude", 0))
+
+    count = len(find("histology").load_site(SITE, settings_of().data).train)
+    few: dict[str, object] = {"data__min_images_for_amplitude": count + 1}
+    refused = measured(method__band="full", **few)
+    assert refused.error.startswith(f"{count} training images: an amplitude of fewer than {count + 1} could give")
+    assert not refused.measurement
+    enough: dict[str, object] = {"data__min_images_for_amplitude": count}
+    assert measured(method__band="full", **enough).measurement["amplitude"].numel() > 3
+    assert measured(method__band="dc", **few).measurement["amplitude"].numel() == 3  # means of channels hold no image

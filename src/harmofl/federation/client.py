@@ -82,6 +82,7 @@ class Client:
         return Reply(self.site.name, error=f"{kind}{error}")
 
     def _measure(self, request: Request) -> Reply:
+        self._refuse_to_reveal()
         harmonizer = self.model.to(self.device).harmonizer  # the network plays no part here
         load(harmonizer, self._blank_harmonizer)
         batches = self.site.train.batches(self.settings.training.batch_size)
@@ -108,6 +109,8 @@ class Client:
 
     def _trained(self, request: Request, kept: State) -> Reply:
         learns_amplitude = self._prepare_harmonizer(request)
+        if learns_amplitude:
+            self._refuse_to_reveal()
         optimizer = build_optimizer(self.model.network, self.settings.training, request.round)
         restore_optimizer(optimizer, unprefixed("optimizer", kept))
 
@@ -180,6 +183,15 @@ class Client:
         if request.measurement:
             self.model.harmonizer.receive(request.measurement)
         return kept
+
+    def _refuse_to_reveal(self) -> None:
+        """A spectrum averaged over very few images could give one of them away: the site keeps it."""
+        fewest, own = self.settings.data.min_images_for_amplitude, len(self.site.train)
+        if self.model.harmonizer.reveals_images and own < fewest:
+            raise UsageError(
+                f"{own} training images: an amplitude of fewer than {fewest} could give an image away, so it is not "
+                "shared (data.min_images_for_amplitude)"
+            )
 
     def _prepare_harmonizer(self, request: Request) -> bool:
         """Freeze the harmonizer unless this is a round in which it learns."""

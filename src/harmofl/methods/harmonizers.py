@@ -45,6 +45,9 @@ class Harmonizer(nn.Module):
     own: frozenset[str] = frozenset()
     """Names of the buffers that never leave the site."""
 
+    reveals_images = False
+    """Whether what it tells the server could give an image away, were it measured on very few."""
+
     def forward(self, images: Tensor) -> Tensor:
         """Harmonize a batch of images (N, C, H, W)."""
         return images
@@ -87,6 +90,7 @@ class AmplitudeNormalization(Harmonizer):
             self.band = check_band(band)
         except ValueError as error:
             raise ValueError(f"band must be {error}, not {band!r}") from None
+        self.reveals_images = self.band not in ("none", "dc")  # a mean of a channel holds no image
         self.decay = decay
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be from 0 to 1, not {decay}")

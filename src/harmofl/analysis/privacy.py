@@ -1,0 +1,365 @@
+"""What could be learned from what sites share: two attacks, and how many images an amplitude should average.
+
+Writes `privacy.json` (every number), `images.npz` (every reconstruction), pictures, and `privacy.md`, which is made
+from the numbers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Generator, Tensor, nn
+
+from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
+from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
+from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, Plan, Subject, Watch, subject_of
+from harmofl.analysis.similarity import aligned, psnr, ssim
+from harmofl.data.images import seed_of
+from harmofl.federation.records import Record
+from harmofl.federation.transports import threads
+from harmofl.files import write_whole
+from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
+
+BANDS: tuple[Band, ...] = ("full", 0.1, "dc")
+FRAMES = ("whole", "margin")
+"""Images that fill the frame, and images in the middle of a black frame twice as high and wide."""
+UPPER = 0.95
+"""Quantile of chance that a reconstruction must exceed."""
+SHOWN = 0
+"""Which draw the pictures show."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a site sent."""
+
+    name: str
+    num_images: int
+    training: LocalTraining
+
+
+@dataclass(frozen=True)
+class Way:
+    """What the attacker makes of an amplitude. `average`: whether it is the site's, or the image's own."""
+
+    name: str
+    use: Use | None = None
+    average: bool = True
+    harmonized: bool = False
+    """The site trained on images with the shared amplitude, and the attacker searches among such images."""
+
+
+WAYS = (
+    Way("without"),
+    Way("start", "start"),
+    Way("penalty", "penalty"),
+    Way("held", "projection"),
+    Way("own", "projection", average=False),
+    Way("HarmoFL", harmonized=True),
+)
+BRIEF_WAYS = tuple(way for way in WAYS if way.name in ("without", "penalty"))
+
+
+def privacy_study(
+    out: str | Path,
+    task: str = "histology",
+    *,
+    images: int | None = None,
+    restarts: int | None = None,
+    iterations: int | None = None,
+    seed: int = 0,
+    run: str | Path | None = None,
+    data: str | Path | None = None,
+    quick: bool = False,
+    watch: Watch = lambda record: None,
+) -> Record:
+    """Run both attacks on one site's training images, write the folder `out`, and return what `privacy.json` holds.
+
+    `images`, `restarts`, `iterations` are those of gradient inversion. `run`: a finished run whose task, data and model
+    are attacked; otherwise a small one is trained. `data`: a folder of images, instead of the task's phantom.
+    """
+    from harmofl.reporting.privacy_figures import write_privacy_pages
+
+    given = {"images": images, "restarts": restarts, "iterations": iterations}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    plan = replace(QUICK if quick else Plan(), **chosen)
+    out, started = Path(out), time.perf_counter()
+    with threads(1):  # the tensors are small
+        subject = subject_of(out, task, plan, seed, run, data, watch)
+        study = Study(subject, plan, seed, watch)
+        gradient, phase = study.gradient_inversion(), study.phase_retrieval()
+    record = {
+        "task": subject.task.name,
+        "network": subject.settings.model.network,
+        "site": subject.site,
+        "synthetic": subject.settings.data.folder is None,
+        "image_shape": list(subject.shape),
+        "seed": seed,
+        "plan": asdict(plan),
+        "gradient_inversion": gradient,
+        "gradient_inversion_chance": study.chance_of_one(),
+        "phase_retrieval": phase,
+        "minimum": minima(phase),
+        "recommended_minimum": largest(minima(phase).values()),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    np.savez_compressed(_made(out) / "images.npz", **study.pictures)  # type: ignore[arg-type]
+    write_whole(out / "privacy.json", json.dumps(record, indent=1) + "\n")
+    write_privacy_pages(out)
+    return record
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Study:
+    """Both attacks on one subject; keeps the pictures."""
+
+    def __init__(self, subject: Subject, plan: Plan, seed: int, watch: Watch) -> None:
+        self.subject = subject
+        self.plan = plan
+        self.seed = seed
+        self.watch = watch
+        self.images = subject.images.images
+        self.counts = [n for n in plan.averaged if n + FEWEST_OTHERS <= len(self.images)]
+        self.pictures: dict[str, np.ndarray[Any, Any]] = {}
+        self.attacks = list(self._attacks())
+        self.done, self.total = 0, len(self.attacks) + len(FRAMES) * len(BANDS) * len(self.counts)
+
+    def _tell(self, what: str) -> None:
+        self.watch({"phase": "privacy", "done": self.done, "total": self.total, "what": what})
+        self.done += 1
+
+    def _keep(self, name: str, images: Tensor) -> None:
+        self.pictures[name] = (images.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
+
+    def _generator(self, *names: object) -> Generator:
+        return Generator().manual_seed(seed_of(self.seed, *names))
+
+    # --- gradient inversion
+
+    def _cases(self) -> tuple[Case, ...]:
+        training = self.subject.settings.training
+        local = LocalTraining(self.plan.local_steps, training.learning_rate, training.momentum, training.weight_decay)
+        return (
+            Case("gradient of one image", 1, LocalTraining()),
+            Case(f"gradient of {self.plan.batch} images", self.plan.batch, LocalTraining()),
+            Case(f"update of one image, {self.plan.local_steps} steps", 1, local),
+        )
+
+    def _attacks(self) -> Iterator[tuple[str, Case, Way]]:
+        for network in self.subject.networks:
+            for number, case in enumerate(self._cases()):
+                for way in WAYS if network == CONTROL or number == 0 else BRIEF_WAYS:
+                    yield network, case, way
+
+    def gradient_inversion(self) -> list[Record]:
+        """One record per network, case and way; scores are means over images."""
+        return [self._attack(*attack) for attack in self.attacks]
+
+    def _attack(self, name: str, case: Case, way: Way) -> Record:
+        self._tell(f"gradient inversion: {name} network, {case.name}, {way.name}")
+        harmonizer = self._shared_amplitude() if way.harmonized else Harmonizer()
+        network = Harmonized(harmonizer, self.subject.networks[name]).eval()
+        loss: Loss = self.subject.task.loss(self.subject.settings)
+        update = update_of(network, loss, case.training)
+        search = search_for(name, self.plan)
+        scores, distances = [], []
+        for trial in range(self.plan.images):
+            places = torch.arange(trial * case.num_images, (trial + 1) * case.num_images) % len(self.images)
+            truth, targets = self.images[places], self.subject.images.targets[places]
+            sent = update(truth, targets)
+            known = self._known(truth if not way.average else self.images) if way.use else None
+            generator = self._generator("inversion", trial)  # the same starts for every way
+            found = invert(update, sent, targets, self.subject.shape, search, generator, known, way.use or "penalty")
+            shown, truth = harmonizer(found.images), harmonizer(truth)
+            shown = shown[best_order(shown, truth)]
+            scores.append([float(psnr(shown, truth).mean()), float(ssim(shown, truth).mean())])
+            distances.append(found.distance)
+            if trial == SHOWN:
+                place = f"inversion/{name}/{case.name}"
+                self._keep(f"{place}/{way.name}", shown)
+                self._keep(f"{place}/{'its input' if way.harmonized else 'truth'}", truth)
+        means = np.mean(scores, axis=0)
+        return {
+            "network": name,
+            "case": case.name,
+            "way": way.name,
+            "psnr": rounded(means[0]),
+            "ssim": rounded(means[1]),
+            "distance": rounded(float(np.mean(distances)), 7),
+            "each": [{"psnr": rounded(one), "ssim": rounded(other)} for one, other in scores],
+        }
+
+    def _shared_amplitude(self) -> AmplitudeNormalization:
+        layer = AmplitudeNormalization(self.subject.shape, "full")
+        layer.measure([self.images])
+        layer.freeze()
+        return layer.eval()
+
+    def _known(self, images: Tensor, band: Band = "full") -> Knowledge:
+        """What the attacker has once a site has sent the mean amplitude of these images."""
+        return knowledge_of([images], band, torch.ones(images.shape[-2:], dtype=torch.bool))
+
+    def chance_of_one(self) -> Record:
+        """What another image of the site, or a flat one of its mean colours, scores against the images attacked."""
+        truth = self.images[: self.plan.images]
+        others = self.images[self.plan.images : self.plan.images + 32]
+        pairs = [(other[None], one[None]) for one in truth for other in others]
+        found, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
+        flat = self.images.mean(dim=(0, -2, -1), keepdim=True).expand_as(truth)
+        return {
+            "another image": {"psnr": rounded(psnr(found, wanted).mean()), "ssim": rounded(ssim(found, wanted).mean())},
+            "flat image": {"psnr": rounded(psnr(flat, truth).mean()), "ssim": rounded(ssim(flat, truth).mean())},
+        }
+
+    # --- phase retrieval
+
+    def phase_retrieval(self) -> list[Record]:
+        """One record per frame, band and number of averaged images."""
+        return [self._retrieval(frame, band, n) for frame in FRAMES for band in BANDS for n in self.counts]
+
+    def _retrieval(self, frame: str, band: Band, count: int) -> Record:
+        self._tell(f"phase retrieval: {frame} frame, band {band}, {count} images")
+        height, width = self.images.shape[-2:]
+        place = (slice(None), slice(None), *window(frame, height, width))
+        draws = [self._draw(number, count) for number in range(self.plan.draws)]
+        truths = [framed(self.images[inside], frame) for inside, _ in draws]
+        support = framed(torch.ones(1, 1, height, width), frame)[0, 0] > 0
+        known = knowledge_of(truths, band, support)
+        generator = self._generator("retrieval", frame, count)
+        found = retrieve(known, self.plan.retrieval_restarts, self.plan.retrieval_iterations, generator)
+
+        scores, chance, flat = [], [], []
+        for number, (truth, (_, outside)) in enumerate(zip(truths, draws, strict=True)):
+            score, nearest, fitted = nearest_of(found[number], truth, place)
+            scores.append(score)
+            others = self.images[outside]
+            seen = at_best(others, self._known(others, band))  # a blur may score more than a sharp image
+            chance += [nearest_of(other, truth, place)[0] for other in framed(seen, frame)]
+            mean = framed(self.images[outside].mean(dim=(0, -2, -1), keepdim=True).expand_as(self.images[:1]), frame)
+            flat.append(nearest_of(mean[0], truth, place)[0])
+            if number == SHOWN:
+                self._keep(f"retrieval/{frame}/{band}/{count}", torch.stack([nearest, fitted]))
+        values, by_chance = np.array(scores), np.array(chance)
+        return {
+            "frame": frame,
+            "band": band,
+            "images": count,
+            "psnr": rounded(values[:, 0].mean()),
+            "ssim": rounded(values[:, 1].mean()),
+            "ssim_each": [rounded(value) for value in values[:, 1]],
+            "chance_psnr": rounded(by_chance[:, 0].mean()),
+            "chance_ssim": rounded(by_chance[:, 1].mean()),
+            "chance_ssim_upper": rounded(float(np.quantile(by_chance[:, 1], UPPER))),
+            "flat_psnr": rounded(np.array(flat)[:, 0].mean()),
+            "flat_ssim": rounded(np.array(flat)[:, 1].mean()),
+        }
+
+    def _draw(self, number: int, count: int) -> tuple[Tensor, Tensor]:
+        """Images that are averaged, and others; a larger average holds the smaller ones of the same draw."""
+        order = torch.randperm(len(self.images), generator=self._generator("draw", number))
+        return order[:count], order[count : count + self.plan.others]
+
+
+class Harmonized(nn.Module):
+    """A network, or the control, behind a harmonizer."""
+
+    def __init__(self, harmonizer: Harmonizer, network: nn.Module) -> None:
+        super().__init__()
+        self.harmonizer = harmonizer
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits."""
+        logits: Tensor = self.network(self.harmonizer(images))
+        return logits
+
+
+def search_for(network: str, plan: Plan) -> Search:
+    """The attacker's settings, found by trying a few on one image: a smooth network needs no help from smoothness."""
+    if network == CONTROL:
+        return Search(plan.iterations, plan.restarts, smoothness=1e-4, penalty=1e-5)
+    return Search(plan.iterations, plan.restarts, smoothness=0.1, penalty=0.001)
+
+
+def best_order(found: Tensor, truth: Tensor) -> Tensor:
+    """Which reconstruction belongs to which image of a batch: an update does not tell their order."""
+    pairs = torch.stack([psnr(found, one.expand_as(found)) for one in truth])
+    return torch.from_numpy(linear_sum_assignment(-pairs.numpy())[1])
+
+
+def knowledge_of(groups: Sequence[Tensor], band: Band, support: Tensor) -> Knowledge:
+    """What sites with these images would send, made by the very layer that sends it; (groups, C, H, W // 2 + 1)."""
+    amplitudes = []
+    for images in groups:
+        channels, height, width = images.shape[1:]
+        layer = AmplitudeNormalization((channels, height, width), band)
+        layer.measure([images])
+        amplitude, inside = half_spectrum(layer)
+        amplitudes.append(amplitude)
+    return Knowledge(torch.stack(amplitudes), inside, support)
+
+
+def window(frame: str, height: int, width: int) -> tuple[slice, slice]:
+    """Where the images lie in their frame."""
+    if frame == "whole":
+        return slice(0, height), slice(0, width)
+    return slice(height // 2, height // 2 + height), slice(width // 2, width // 2 + width)
+
+
+def framed(images: Tensor, frame: str) -> Tensor:
+    """Images in their frame."""
+    if frame == "whole":
+        return images
+    height, width = images.shape[-2:]
+    rows, columns = window(frame, height, width)
+    whole = images.new_zeros(*images.shape[:-2], 2 * height, 2 * width)
+    whole[..., rows, columns] = images
+    return whole
+
+
+def nearest_of(found: Tensor, truths: Tensor, place: Sequence[slice]) -> tuple[tuple[float, float], Tensor, Tensor]:
+    """PSNR and SSIM against the true image that a reconstruction is most like; that image; the reconstruction."""
+    fitted = aligned(found.expand_as(truths), truths)[tuple(place)]
+    wanted = truths[tuple(place)]
+    similarity = ssim(fitted, wanted)
+    best = int(similarity.argmax())
+    score = (float(psnr(fitted[best : best + 1], wanted[best : best + 1])), float(similarity[best]))
+    return score, wanted[best], fitted[best]
+
+
+def minima(phase: Sequence[Record]) -> dict[str, int | None]:
+    """For each frame and band, the fewest averaged images from which on a reconstruction is no better than chance.
+
+    Chance: the upper quantile of what other images of the site score, seen in the same band. None: a reconstruction
+    was better even at the largest number.
+    """
+    found: dict[str, int | None] = {}
+    for frame, band in dict.fromkeys((record["frame"], record["band"]) for record in phase):
+        records = [record for record in phase if (record["frame"], record["band"]) == (frame, band)]
+        better = [record["images"] for record in records if record["ssim"] > record["chance_ssim_upper"]]
+        enough = [record["images"] for record in records if record["images"] > max(better, default=0)]
+        found[f"{frame}, {band}"] = min(enough, default=None)
+    return found
+
+
+def largest(values: Iterable[int | None]) -> int | None:
+    """The largest of the minima; None if one was not reached."""
+    reached = list(values)
+    return None if None in reached else max(value for value in reached if value is not None)
+
+
+def rounded(value: Any, digits: int = 4) -> float:
+    """Few digits: these are estimates, and files are read."""
+    return round(float(value), digits)

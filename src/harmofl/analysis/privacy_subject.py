@@ -1,0 +1,115 @@
+"""What the privacy study attacks: one site's images and three networks; and how much it computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, nn
+
+from harmofl import api
+from harmofl.data.images import LabelledImages, seed_of
+from harmofl.errors import UsageError
+from harmofl.federation.records import Record, RunFolder
+from harmofl.inference.folder import open_model
+from harmofl.settings import Settings, read_toml, resolve
+from harmofl.tasks import find as find_task
+from harmofl.tasks.task import Kind, Task
+
+Watch = Callable[[Record], None]
+
+CONTROL, UNTRAINED, TRAINED = "control", "untrained", "trained"
+FEWEST_OTHERS = 4
+"""Images outside the average that chance needs."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to compute."""
+
+    images: int = 2
+    """Images (or batches) that gradient inversion is tried on."""
+    batch: int = 4
+    restarts: int = 2
+    iterations: int = 200
+    local_steps: int = 2
+    site_images: int = 200
+    """Per site, of a phantom."""
+    size: int = 32
+    rounds: int = 8
+    """Of the training that makes the trained network, if no run is given."""
+    averaged: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    draws: int = 8
+    retrieval_restarts: int = 8
+    retrieval_iterations: int = 400
+    others: int = 8
+    """Images of the same site, outside the average, whose similarity to those in it is chance; per draw."""
+
+
+QUICK = Plan(1, 2, 1, 2, 2, 40, 16, 1, (1, 2, 4), 2, 2, 4, 4)
+"""Seconds, and no result worth reading."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One site's images, and the networks whose updates are attacked."""
+
+    task: Task
+    settings: Settings
+    site: str
+    images: LabelledImages
+    networks: dict[str, nn.Module]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image."""
+        return self.task.image_shape(self.settings.data)
+
+
+def subject_of(
+    out: Path, task: str, plan: Plan, seed: int, run: str | Path | None, data: str | Path | None, watch: Watch
+) -> Subject:
+    """The first site of a finished run, or of one that is trained now in `out`."""
+    folder = Path(run) if run else _trained(out / "run", task, plan, seed, data, watch)
+    settings, method = resolve(file=read_toml(RunFolder(folder).config))
+    chosen = find_task(settings.task)
+    site = chosen.sites_of(settings.data)[0]
+    train = chosen.load_site(site, settings.data).train
+    most = max(plan.averaged) + max(plan.others, plan.batch, FEWEST_OTHERS)
+    order = torch.randperm(len(train), generator=Generator().manual_seed(seed_of(seed, "privacy")))
+    images = train.load(order[: 2 * most])
+    if len(images) < plan.batch + FEWEST_OTHERS:
+        raise UsageError(f"{site} has {len(images)} training images: the study needs {plan.batch + FEWEST_OTHERS}")
+    networks = {
+        CONTROL: control_network(chosen.kind, chosen.image_shape(settings.data), len(chosen.classes_of(settings.data))),
+        UNTRAINED: chosen.build_model(settings, method).network.eval(),
+        TRAINED: open_model(folder / "model", site)[0].network,
+    }
+    return Subject(chosen, settings, site, images, networks)
+
+
+def _trained(out: Path, task: str, plan: Plan, seed: int, data: str | Path | None, watch: Watch) -> Path:
+    settings: dict[str, Any] = {"data.size": plan.size, "training.rounds": plan.rounds, "federation.workers": 1}
+    settings |= {} if data else {"data.images": plan.site_images}
+    begun = RunFolder(out).config.exists()
+    api.train(task, "fedavg", out=out, data=data, seed=seed, settings=settings, resume=begun, watch=watch)
+    return out
+
+
+def control_network(kind: Kind, image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """A network that is easy to invert (after Zhu et al., NeurIPS 2019): without it, failure would prove nothing."""
+    channels, height, width = image_shape
+    stride = 2 if kind == "classification" else 1
+    layers = [nn.Conv2d(channels, 12, 5, stride, 2), nn.Sigmoid(), nn.Conv2d(12, 12, 5, stride, 2), nn.Sigmoid()]
+    features = 12 * math.ceil(height / 4) * math.ceil(width / 4)
+    head = [nn.Flatten(), nn.Linear(features, classes)] if kind == "classification" else [nn.Conv2d(12, classes, 1)]
+    network = nn.Sequential(*layers, *head).eval()
+    generator = Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.uniform_(-0.25, 0.25, generator=generator)
+    return network
