@@ -176,13 +176,31 @@ def experiment(
     from harmofl.console import interruptible
     from harmofl.experiments.display import experiment_display, show_results
     from harmofl.experiments.runner import run_experiment
+    from harmofl.reporting.report import write_report
 
     how_to_go_on = "the same command with --resume goes on where it was"
     with interruptible(lambda: how_to_go_on), experiment_display(quiet) as watch:
         results = run_experiment(file, out, data, preset, jobs, resume, keep, watch)
     show_results(results, out)
+    if results.runs:
+        print(f"Tables and figures on one page: {write_report(out)}")
     if results.missing:
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="A run's folder, a folder of runs, or an experiment's folder.", metavar="DIR")
+    ],
+) -> None:
+    """Write DIR/report.html, from records alone: one page that opens offline.
+
+    For example:  harmofl report runs/first
+    """
+    from harmofl.reporting.report import write_report
+
+    print(write_report(folder))
 
 
 @app.command()
@@ -353,6 +371,45 @@ def landscape(
         )
     print((out / "landscape.md").read_text(encoding="utf-8"))
     print(f"Figures, tables and numbers: {out}")
+
+
+@app.command()
+def privacy(
+    out: Annotated[Path, typer.Option("--out", help="The folder for numbers, pictures and a page.")],
+    task: Annotated[str, typer.Option(help="Whose images: see `harmofl tasks`.")] = "histology",
+    run: Annotated[Path | None, typer.Option(help="A finished run to attack; else a small one is trained.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder of images, not the synthetic hospitals.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="Images that gradient inversion is tried on.")] = None,
+    restarts: Annotated[int | None, typer.Option(min=1, help="Starts of each gradient inversion.")] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Steps of each gradient inversion.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of images, starts and training.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds, to see that it works; the numbers mean nothing.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Attack what sites share: images from model updates, and from averaged amplitudes; about ten minutes.
+
+    For example:  harmofl privacy --out privacy
+    """
+    from harmofl.analysis.privacy import privacy_study
+    from harmofl.console import display
+
+    with display(quiet) as watch:
+        privacy_study(
+            out,
+            task,
+            images=images,
+            restarts=restarts,
+            iterations=iterations,
+            seed=seed,
+            run=run,
+            data=data,
+            quick=quick,
+            watch=watch,
+        )
+    print((out / "privacy.md").read_text(encoding="utf-8"))
+    print(f"Numbers, reconstructions and pictures: {out}")
 
 
 @app.command()

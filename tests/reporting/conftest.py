@@ -3,12 +3,16 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 
+from harmofl.reporting.comparisons import compare
 from harmofl.reporting.runs import RunResult, read_run
+from harmofl.reporting.tables import methods_of
 
 TITLES = {"fedavg": "FedAvg", "harmofl": "HarmoFL", "fedbn": "FedBN", "centralized": "Centralized"}
 
@@ -33,6 +37,7 @@ batch_size = 32
 """
 
 MakeRun = Callable[..., RunResult]
+MakeExperiment = Callable[..., Path]
 
 
 def write_run(
@@ -108,3 +113,47 @@ def two_runs(make_run: MakeRun) -> list[RunResult]:
         make_run("fedavg", {"A": 0.90, "B": 0.80, "C": 0.70}),
         make_run("harmofl", {"A": 0.92, "B": 0.78, "C": 0.76}),
     ]
+
+
+def experiment_cell(method: str, seed: int, **values: Any) -> dict[str, Any]:
+    """A finished cell, as results.json tells of it."""
+    path = f"{method}/seed-{seed}"
+    names = {"path": path, "label": TITLES[method], "row": TITLES[method], "variation": "", "held_out": None}
+    return names | {"seed": seed, "state": "done", "folder": path, "unseen": None} | values
+
+
+@pytest.fixture
+def make_experiment(tmp_path: Path) -> MakeExperiment:
+    """An experiment's folder: per method the scores of each seed, all compared with the first method."""
+
+    def make(scores: Mapping[str, list[Mapping[str, float]]], **values: Any) -> Path:
+        out = tmp_path / "experiment"
+        cells = [experiment_cell(method, seed) for method, seeds in scores.items() for seed in range(len(seeds))]
+        for each in cells:
+            method = each["path"].partition("/")[0]
+            write_run(out / each["path"], method, scores[method][each["seed"]], seed=each["seed"])
+        baseline, *others = methods_of([read_run(out / each["path"]) for each in cells])
+        found = [comparison for other in others if (comparison := compare(other, baseline))]
+        state = {
+            "experiment": "tiny",
+            "title": "A tiny experiment",
+            "task": "histology",
+            "preset": "smoke",
+            "data": None,
+            "shows": "table",
+            "axis": None,
+            "cells": cells,
+            "comparisons": [asdict(comparison) | {"verdict": comparison.verdict} for comparison in found],
+        }
+        (out / "results.json").write_text(json.dumps(state | values))
+        return out
+
+    return make
+
+
+@pytest.fixture
+def experiment(make_experiment: MakeExperiment) -> Path:
+    """Two methods, three seeds, three sites: HarmoFL is 2 points better on average, and worse at B."""
+    fedavg = [{"A": 0.90 + seed / 100, "B": 0.80 + seed / 100, "C": 0.70 + seed / 100} for seed in range(3)]
+    harmofl = [{"A": 0.92 + seed / 100, "B": 0.78 + seed / 100, "C": 0.76 + seed / 100} for seed in range(3)]
+    return make_experiment({"fedavg": fedavg, "harmofl": harmofl})

@@ -67,6 +67,7 @@ class Results:
             "data": self.experiment.data,
             "shows": plan.shows,
             "axis": plan.axis,
+            "paper": plan.paper.model_dump() if plan.paper else None,
             "metric_name": first.summary["metric_name"] if first else None,
             "done": len(self.runs),
             "missing": [cell.path for cell in self.missing],

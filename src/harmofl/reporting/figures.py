@@ -34,6 +34,9 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", INK, "#e69f00", "#56b4e9
 _LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (6, 2, 1.2, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "h")
 
+_MOST_NAMED_ENDS, _LONGEST_NAMED_END = 10, 22
+"""Lines, and letters of a name, up to which names stand at the ends of lines."""
+
 _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": MUTED,
@@ -115,7 +118,9 @@ def convergence(runs: Sequence[RunResult]) -> Figure:
     for index, method in enumerate(methods):
         curves = [_test_curve(run) for run in method.runs]
         _draw_curves(axes, curves, index, method.label)
-        _ring_selected_round(axes, method, curves, index)
+        if rings_selected_rounds(methods):
+            _ring_selected_round(axes, method, curves, index)
+    _look_past_the_start(axes)
     _finish(figure, axes, methods, f"Test {runs[0].metric_name} by round", "mean over sites, %")
     return figure
 
@@ -182,9 +187,28 @@ def _draw_curves(axes: Axes, curves: Sequence[_Curve], index: int, label: str) -
         axes.fill_between(rounds, mean - spread, mean + spread, color=style["color"], alpha=0.16, linewidth=0)
 
 
+def _look_past_the_start(axes: Axes) -> None:
+    """Let the first tenth of the rounds leave the picture below, where they would press all others together."""
+    curves = [np.asarray(line.get_ydata(), dtype=np.float64).tolist() for line in axes.lines]
+    later = [value for curve in curves for value in curve[math.ceil(len(curve) / 10) :]]
+    if not later or max(map(len, curves)) < 10:
+        return
+    low, high = min(later), max(max(curve) for curve in curves)
+    bottom = low - 0.15 * (high - low)
+    if min(min(curve) for curve in curves) < bottom:
+        axes.set_ylim(bottom=bottom)
+        words = "the first rounds lie below"
+        axes.text(0.99, 0.03, words, transform=axes.transAxes, color=MUTED, fontsize=9.5, ha="right")
+
+
+def rings_selected_rounds(methods: Sequence[MethodScores]) -> bool:
+    """Whether convergence shows which round was selected: with one seed and few methods."""
+    return len(methods) <= 4 and all(len(method.runs) == 1 for method in methods)
+
+
 def _ring_selected_round(axes: Axes, method: MethodScores, curves: Sequence[_Curve], index: int) -> None:
     selected = method.runs[0].summary.get("best_round")
-    if len(curves) == 1 and selected in curves[0]:
+    if selected in curves[0]:
         colour = _line_style(index)["color"]
         axes.plot([selected], [curves[0][selected]], "o", markersize=13, fillstyle="none", color=colour)
 
@@ -218,10 +242,57 @@ def _finish(figure: Figure, axes: Axes, methods: Sequence[MethodScores], title: 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
     if axes.lines:
-        _legend_below(figure, axes)
+        _name_lines(figure, axes)
     else:
         note = "not in the records of these runs"
         axes.text(0.5, 0.5, note, transform=axes.transAxes, ha="center", color=MUTED)
+
+
+def _name_lines(figure: Figure, axes: Axes) -> None:
+    """Write each line's name at its end, or all in a legend where that would be too much."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > _MOST_NAMED_ENDS or max(map(len, labels)) > _LONGEST_NAMED_END:
+        _legend_below(figure, axes)
+        return
+    lines: Sequence[Any] = handles
+    ends = [(line.get_xdata()[-1], line.get_ydata()[-1]) for line in lines]
+    axes.get_ylim()  # settles the limits, on which the next line depends
+    to_fraction = axes.transScale + axes.transLimits
+    heights = _apart([float(to_fraction.transform(end)[1]) for end in ends], gap=0.068)
+    for line, label, end, height in zip(lines, labels, ends, heights, strict=True):
+        leader = {"arrowstyle": "-", "color": line.get_color(), "linewidth": 1, "relpos": (0, 0.5), "shrinkB": 0}
+        axes.annotate(
+            label,
+            end,
+            (1.05, height),
+            textcoords="axes fraction",
+            va="center",
+            arrowprops=leader,
+            annotation_clip=False,
+        )
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Move heights apart, in their order, until neighbours have the gap; a group's middle stays, if it fits."""
+    order = sorted(range(len(heights)), key=heights.__getitem__)
+    groups: list[list[int]] = []
+
+    def middle(group: list[int]) -> float:
+        half = gap * (len(group) - 1) / 2
+        return max(half, min(1 - half, statistics.fmean(heights[index] for index in group)))
+
+    for index in order:
+        groups.append([index])
+        while len(groups) > 1:
+            lower, upper = groups[-2:]
+            if middle(upper) - middle(lower) >= gap * (len(lower) + len(upper)) / 2:
+                break
+            groups[-2:] = [lower + upper]
+    moved = list(heights)
+    for group in groups:
+        for place, index in enumerate(group):
+            moved[index] = middle(group) + gap * (place - (len(group) - 1) / 2)
+    return moved
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
@@ -230,6 +301,7 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
     fitting = max(1, int(figure.get_figwidth() * 72 // points_per_entry))
     rows = math.ceil(len(labels) / fitting)
     columns = math.ceil(len(labels) / rows)  # rows of about equal length
+    figure.set_figheight(figure.get_figheight() + 0.23 * max(0, rows - 2))  # the axes keep their size
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 

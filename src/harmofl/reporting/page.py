@@ -10,22 +10,61 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
-from harmofl.reporting import figures
+from harmofl.reporting import comparisons, figures
+from harmofl.reporting.comparisons import Comparison
 from harmofl.reporting.runs import RunResult, read_run
-from harmofl.reporting.tables import MethodScores, methods_of, score_table
+from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
 from harmofl.settings import flat
 
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure and what it shows, in words."""
+
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How a run is done again."""
+
+    label: str
+    command: str
+    config: str = ""
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What a page may hold beside what the runs themselves tell."""
+
+    table: Table | None = None
+    """In place of the runs' own."""
+    comparisons: Sequence[Comparison] = ()
+    paper: Table | None = None
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
+    """In place of the runs' own."""
+    missing: Sequence[tuple[str, str]] = ()
+    """What has no scores, and why."""
+    repeats: Sequence[Repeat] = ()
+    """In place of the runs' own."""
+    repeat_all: str = ""
+    """The command that repeats everything at once."""
+
+
+NOTHING_MORE = Additions()
 
 
 def page_for_runs(folders: Sequence[Path | str], out: Path | str, samples_figure: Figure | None = None) -> None:
@@ -48,26 +87,37 @@ def write_page(
     runs: Sequence[RunResult],
     samples_figure: Figure | None = None,
     next_steps: Sequence[tuple[str, str]] | None = None,
+    additions: Additions = NOTHING_MORE,
 ) -> None:
     """Write the page whole or not at all; next_steps pairs what to do with the command that does it."""
     if not runs:
         raise UsageError("no runs given: a page needs at least one")
     path = Path(path)
+    pictures = dict(additions.pictures or pictures_of(runs))
+    if samples_figure is not None:
+        pictures["samples"] = Picture(samples_figure, SAMPLES_CAPTION)
     page = _render(
         title=title,
-        sentences=list(summary_sentences),
+        sentences=[_unbroken(sentence) for sentence in summary_sentences],
         task=runs[0].task,
         headline=_headline(runs),
-        table=score_table(runs),
-        plots=_plots(runs, samples_figure),
+        table=additions.table or score_table(runs),
+        paper=additions.paper,
+        comparisons=[_compared(comparison) for comparison in additions.comparisons],
+        comparisons_note=comparisons.NOTE,
+        missing=additions.missing,
+        unseen=_unseen(runs),
+        plots={name: _plot(name, picture) for name, picture in pictures.items()},
         explains_amplitude=samples_figure is not None or any(run.method == "harmofl" for run in runs),
         band=_shared_band(runs),
         costs=[_cost(method) for method in methods_of(runs)],
         next_steps=next_steps_for(runs[0].task) if next_steps is None else next_steps,
         shared_settings=_shared_settings(runs),
         differing_settings=_differing_settings(runs),
+        labels=[method.label for method in methods_of(runs)],
         versions=_versions(runs),
-        repeats=[_repeat(run, path.parent) for run in runs],
+        repeat_all=additions.repeat_all,
+        repeats=additions.repeats or [_repeat(run, path.parent) for run in runs],
     )
     write_whole(path, page)
 
@@ -94,6 +144,11 @@ def _render(**values: Any) -> str:
     return environment.from_string(source).render(**values)
 
 
+def _unbroken(sentence: str) -> str:
+    """Keep a number and its unit, or p and its value, on one line."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) ", "\N{NO-BREAK SPACE}", sentence)
+
+
 # ---- in numbers ----
 
 
@@ -112,6 +167,35 @@ def _headline(runs: Sequence[RunResult]) -> list[_Number]:
         gap = leading[0].average - leading[1].average
         numbers.append(_Number(points(gap), f"{leading[0].label} ahead"))
     return numbers
+
+
+def _compared(found: Comparison) -> dict[str, Any]:
+    """A comparison as the page shows it."""
+    return {
+        "found": found,
+        "points": comparisons.signed(found.difference),
+        "tests": [(p, comparisons.p_text(p)) for p in (found.sign_flip_p, found.wilcoxon_p)],
+    }
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    label: str
+    seed: int
+    site: str
+    score: float
+    note: str
+
+
+def _unseen(runs: Sequence[RunResult]) -> list[_Unseen]:
+    """The scores at hospitals that took no part, unless the table of scores is of them already."""
+    return [
+        _Unseen(method.label, run.seed, site, 100 * scores["metric"], scores.get("note", ""))
+        for method in methods_of(runs)
+        for run in method.runs
+        for site, scores in (run.summary.get("unseen") or {}).items()
+        if site not in run.scores
+    ]
 
 
 @dataclass(frozen=True)
@@ -164,19 +248,16 @@ def _versions(runs: Sequence[RunResult]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(versions)) for name, versions in found.items()}
 
 
-@dataclass(frozen=True)
-class _Repeat:
-    label: str
-    command: str
-    config: str
+def _repeat(run: RunResult, start: Path) -> Repeat:
+    return Repeat(f"{run.title}, seed {run.seed}", shlex.join(repeating(run.folder, start)), run.config)
 
 
-def _repeat(run: RunResult, start: Path) -> _Repeat:
-    folder = run.folder.resolve()
+def repeating(folder: Path, start: Path) -> list[str]:
+    """The command that does a run again beside itself, as seen from the page's folder."""
+    folder = folder.resolve()
     config = _relative(folder / "config.toml", start)
     out = _relative(folder.with_name(f"{folder.name}-again"), start)
-    command = ["harmofl", "train", "--config", config, "--out", out]
-    return _Repeat(f"{run.title}, seed {run.seed}", shlex.join(command), run.config)
+    return ["harmofl", "train", "--config", config, "--out", out]
 
 
 def _relative(path: Path, start: Path) -> str:
@@ -197,11 +278,14 @@ def _shared_settings(runs: Sequence[RunResult]) -> dict[str, str]:
 
 
 def _differing_settings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
-    """Per setting that is not the same everywhere, its value in each run."""
-    each = [_settings_of(run) for run in runs]
+    """Per setting that is not the same everywhere, its values for each method."""
+    each = [[_settings_of(run) for run in method.runs] for method in methods_of(runs)]
     shared = _shared_settings(runs)
-    names = [name for name in _union(each) if name not in shared]
-    return {name: [settings.get(name, "–") for settings in each] for name in names}
+    names = [name for name in _union(settings for group in each for settings in group) if name not in shared]
+    return {
+        name: [", ".join(dict.fromkeys(settings.get(name, "–") for settings in group)) for group in each]
+        for name in names
+    }
 
 
 def _union(mappings: Iterable[Mapping[str, str]]) -> list[str]:
@@ -211,42 +295,35 @@ def _union(mappings: Iterable[Mapping[str, str]]) -> list[str]:
 # ---- in pictures ----
 
 
+SAMPLES_CAPTION = "The same images of each hospital, as they are and as the network sees them, harmonized."
+
+
+def pictures_of(runs: Sequence[RunResult]) -> dict[str, Picture]:
+    """The figures that every page has, as far as the records tell."""
+    metric = runs[0].metric_name
+    methods = methods_of(runs)
+    several = any(len(method.runs) > 1 for method in methods)
+    band = " Bands show one standard deviation over seeds." if several else ""
+    rings = figures.rings_selected_rounds(methods)
+    ring = " A ring marks the round that was selected, on validation images." if rings else ""
+    at_sites = f"Test {metric} of the selected model at each hospital. Further right is better."
+    by_round = f"Test {metric} after each round, averaged over hospitals.{ring}{band}"
+    drift = f"Drift in each round, averaged over hospitals. Lower means that their models stay closer.{band}"
+    pictures = {"sites": Picture(figures.per_site_scores(runs), at_sites)}
+    if any(run.records for run in runs):
+        pictures["convergence"] = Picture(figures.convergence(runs), by_round)
+        pictures["drift"] = Picture(figures.drift(runs), drift)
+    return pictures
+
+
 @dataclass(frozen=True)
 class _Plot:
     svg: Markup
     caption: str
 
 
-def _plots(runs: Sequence[RunResult], samples_figure: Figure | None) -> dict[str, _Plot]:
-    metric = runs[0].metric_name
-    several = any(len(method.runs) > 1 for method in methods_of(runs))
-    band = " Bands show one standard deviation over seeds." if several else ""
-    ring = "" if several else " A ring marks the round that was selected, on validation images."
-    plots = {
-        "sites": _plot(
-            "sites",
-            figures.per_site_scores(runs),
-            f"Test {metric} of the selected model at each hospital. Further right is better.",
-        ),
-        "convergence": _plot(
-            "convergence",
-            figures.convergence(runs),
-            f"Test {metric} after each round, averaged over hospitals.{ring}{band}",
-        ),
-        "drift": _plot(
-            "drift",
-            figures.drift(runs),
-            f"Drift in each round, averaged over hospitals. Lower means that their models stay closer.{band}",
-        ),
-    }
-    if samples_figure is not None:
-        caption = "The same images of each hospital, as they are and as the network sees them, harmonized."
-        plots["samples"] = _plot("samples", samples_figure, caption)
-    return plots
-
-
-def _plot(name: str, figure: Figure, caption: str) -> _Plot:
-    return _Plot(_inline_svg(figures.to_svg(figure), name, alt=caption), caption)
+def _plot(name: str, picture: Picture) -> _Plot:
+    return _Plot(_inline_svg(figures.to_svg(picture.figure), name, alt=picture.caption), picture.caption)
 
 
 def _inline_svg(svg: str, name: str, alt: str) -> Markup:

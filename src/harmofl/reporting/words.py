@@ -83,9 +83,9 @@ def _compared(scores: Mapping[str, float], second: MethodScores) -> str:
     where = f"all {len(gaps)}" if ahead == len(gaps) else f"{ahead} of {len(gaps)}"
     text = f"; it is ahead of {second.label} at {where} hospitals"
     if ahead:
-        text += f", most at {_hospital(most)} ({_signed(gaps[most])})"
+        text += f", most at {_hospital(most)} ({signed_points(gaps[most])})"
     if gaps[least] < 0 and not is_level(gaps[least], 0):
-        text += f", and furthest behind at {_hospital(least)} ({_signed(gaps[least])})"
+        text += f", and furthest behind at {_hospital(least)} ({signed_points(gaps[least])})"
     return text
 
 
@@ -141,7 +141,8 @@ def points(gap: float) -> str:
     return f"{gap:.1f} {'point' if f'{gap:.1f}' == '1.0' else 'points'}"
 
 
-def _signed(gap: float) -> str:
+def signed_points(gap: float) -> str:
+    """A difference of two percentages, with its sign."""
     return f"{gap:+.1f}".replace("-", "−") + " points"
 
 

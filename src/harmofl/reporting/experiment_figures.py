@@ -1,0 +1,210 @@
+"""The figures of an experiment, from its records: in the style of those of single runs, and as files."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harmofl.files import write_whole
+from harmofl.reporting.figures import (
+    MUTED,
+    _Curve,
+    _legend_below,
+    _line_style,
+    _look_past_the_start,
+    _name_lines,
+    _spans_a_decade,
+    _spread_label,
+    _styled,
+    _test_curve,
+    _use_log_axis,
+    _values_per_round,
+    to_png,
+    to_svg,
+)
+from harmofl.reporting.runs import RunResult
+from harmofl.reporting.tables import REFERENCES, MethodScores, methods_of, sample_std, sites_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANELS_PER_ROW = 3
+ORDER_OF_WORDS = {"none": -2.0, "dc": -1.0, "full": math.inf}
+"""Where the bands that are words stand among those that are numbers."""
+
+Setting = float | str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One line of an experiment's table as a point of a curve."""
+
+    row: str
+    axis: str
+    setting: Setting
+    scores: MethodScores
+
+
+def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """Write each as PNG and as SVG, under its name."""
+    paths = []
+    for name, figure in figures.items():
+        for suffix, content in ((".png", to_png(figure)), (".svg", to_svg(figure))):
+            paths.append(folder / f"{name}{suffix}")
+            write_whole(paths[-1], content)
+    return paths
+
+
+@_styled
+def score_curves(points: Sequence[Point]) -> Figure:
+    """Draw the score along a setting: a band of one std over seeds, and bars of one standard error over sites."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    settings = sorted({point.setting for point in points}, key=_place)
+    rows = list(dict.fromkeys(point.row for point in points))
+    for index, row in enumerate(rows):
+        shift = 0.05 * (index - (len(rows) - 1) / 2)  # bars of two rows would hide one another
+        own = {settings.index(point.setting): point.scores for point in points if point.row == row}
+        _draw_row(axes, row, own, index, shift)
+    name, metric = words_for(points[0].axis), points[0].scores.runs[0].metric_name
+    axes.set_title(f"Test {metric} against {name}")
+    axes.set_xticks(range(len(settings)), [str(value) for value in settings])
+    over_seeds = _spread_label([point.scores for point in points], "band").strip(" ()")
+    spreads = "; ".join(text for text in (over_seeds, "bars: ± standard error over sites") if text)
+    axes.set_xlabel(f"{name}, not to scale\n({spreads})")
+    axes.set_ylabel("mean over sites, %")
+    axes.grid(axis="x", visible=False)
+    _name_lines(figure, axes)
+    return figure
+
+
+def words_for(axis: str) -> str:
+    """A setting's name as words."""
+    return axis.rpartition(".")[2].replace("_", " ")
+
+
+def _place(value: Setting) -> float:
+    return ORDER_OF_WORDS.get(value, 0.0) if isinstance(value, str) else float(value)
+
+
+def _draw_row(axes: Axes, row: str, points: Mapping[int, MethodScores], index: int, shift: float) -> None:
+    places = sorted(points)
+    means = [points[place].average for place in places]
+    over_sites = [_standard_error_over_sites(points[place]) for place in places]
+    over_seeds = [sample_std(list(points[place].averages.values())) or 0.0 for place in places]
+    shifted = [place + shift for place in places]
+    style = _line_style(index)
+    axes.plot(shifted, means, label=row, zorder=3, **style)
+    axes.errorbar(shifted, means, yerr=over_sites, fmt="none", ecolor=style["color"], elinewidth=1.2, capsize=3)
+    if any(over_seeds):
+        low, high = ([mean + sign * std for mean, std in zip(means, over_seeds, strict=True)] for sign in (-1, 1))
+        axes.fill_between(shifted, low, high, color=style["color"], alpha=0.16, linewidth=0)
+
+
+def _standard_error_over_sites(method: MethodScores) -> float:
+    means = [mean for site in sites_of(method.runs) if not math.isnan(mean := method.mean_at(site))]
+    return (sample_std(means) or 0.0) / math.sqrt(len(means)) if means else 0.0
+
+
+@_styled
+def drift_by_site(runs: Sequence[RunResult]) -> Figure:
+    """Draw the drift Γ of each site and round, averaged over seeds: a panel per method, all on one scale."""
+    from matplotlib.figure import Figure
+
+    curves = {method.label: _drift_curves(method) for method in methods_of(runs)}
+    columns = min(PANELS_PER_ROW, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    figure = Figure(figsize=(1.2 + 2.8 * columns, 1.1 + 2.3 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    sites = list(dict.fromkeys(site for own in curves.values() for site in own))
+    for axes, (label, own) in zip(panels, curves.items(), strict=False):
+        _draw_panel(axes, label, own, sites)
+    for axes in panels[len(curves) :]:
+        axes.remove()
+    for axes in panels[max(0, len(curves) - columns) : len(curves)]:
+        axes.tick_params(axis="x", labelbottom=True)
+        axes.set_xlabel("round")
+    is_wide = _spans_a_decade([value for own in curves.values() for curve in own.values() for value in curve.values()])
+    if is_wide:
+        _use_log_axis(panels[0])
+    figure.supylabel(f"Γ{', log scale' if is_wide else ''}", color=MUTED, fontsize=11)
+    _legend_below(figure, max(panels, key=lambda axes: len(axes.lines)))
+    return figure
+
+
+def _draw_panel(axes: Axes, title: str, curves: Mapping[str, _Curve], sites: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for site, curve in curves.items():
+        index, step = sites.index(site), max(1, len(curve) // 4)
+        style = _line_style(index) | {"linewidth": 1.5, "markersize": 4.5}
+        markers = (index * step // len(sites), step)  # side by side, not on top of one another
+        axes.plot(list(curve), list(curve.values()), label=site, markevery=markers, **style)
+    axes.set_title(title, fontsize=11, pad=6)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axes.grid(axis="x", visible=False)
+
+
+def _drift_curves(method: MethodScores) -> dict[str, _Curve]:
+    """Each site's drift by round, averaged over the seeds in which it answered."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for run in method.runs:
+        for number, values in _values_per_round(run, "train", "drift").items():
+            for site, value in values.items():
+                found.setdefault(site, {}).setdefault(number, []).append(value)
+    return {
+        site: {number: statistics.fmean(rounds[number]) for number in sorted(rounds)}
+        for site, rounds in sorted(found.items())
+    }
+
+
+@_styled
+def score_by_bytes(runs: Sequence[RunResult]) -> Figure:
+    """Draw the test score against what a site has sent and received up to then, averaged over seeds.
+
+    References take no part: nothing of theirs travels, or all images do.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    for index, method in enumerate(methods_of(runs)):
+        curves = [_bytes_curve(run) for run in method.runs]
+        rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+        if rounds and not method.is_reference:
+            sent, scores = ([statistics.fmean(curve[n][part] for curve in curves) for n in rounds] for part in (0, 1))
+            axes.plot(sent, scores, label=method.label, markevery=max(1, len(rounds) // 8), **_line_style(index))
+    _look_past_the_start(axes)
+    axes.set_title(f"Test {runs[0].metric_name} by megabytes sent")
+    axes.set_xlabel("MB that a site has sent and received")
+    axes.set_ylabel("mean over sites, %")
+    axes.grid(axis="x", visible=False)
+    _name_lines(figure, axes)
+    return figure
+
+
+def _bytes_curve(run: RunResult) -> dict[int, tuple[float, float]]:
+    """Per round: megabytes up to then, per site, and the score."""
+    up, down = (_values_per_round(run, "train", name) for name in ("bytes_up", "bytes_down"))
+    rounds = sorted(up)
+    each = [statistics.fmean(up[n][site] + down[n].get(site, 0) for site in up[n]) / 1e6 for n in rounds]
+    sent = dict(zip(rounds, accumulate(each), strict=True))
+    return {number: (sent[number], score) for number, score in _test_curve(run).items() if number in sent}
+
+
+def has_drift(runs: Sequence[RunResult]) -> bool:
+    """Whether any record tells of drift."""
+    return any("drift" in record for run in runs for record in run.records)
+
+
+def has_bytes(runs: Sequence[RunResult]) -> bool:
+    """Whether any record tells what a competing method sent, and how it scored then."""
+    return any(_bytes_curve(run) for run in runs if run.method not in REFERENCES)

@@ -1,0 +1,58 @@
+"""What an experiment shows, in words: who is ahead, whether that is more than noise, and where HarmoFL wins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harmofl.reporting.comparisons import Comparison, compare, p_text
+from harmofl.reporting.experiment_figures import Point, words_for
+from harmofl.reporting.runs import RunResult
+from harmofl.reporting.tables import MethodScores, methods_of, sites_of
+from harmofl.reporting.words import is_level, listed, percent, ranked, signed_points, summarize
+
+
+def summarize_experiment(runs: Sequence[RunResult], found: Sequence[Comparison], points: Sequence[Point]) -> list[str]:
+    """Begin with who is ahead; then how sure that is, where HarmoFL wins, and the rest that runs tell."""
+    lead, *rest = summarize(runs)
+    return [lead, *_is_the_lead_noise(ranked(runs)), *_best_settings(points), *_where_harmofl_wins(runs, found), *rest]
+
+
+def _is_the_lead_noise(order: Sequence[MethodScores]) -> list[str]:
+    if len(order) < 2 or is_level(order[0].average, order[1].average):
+        return []
+    found = compare(order[0], order[1])
+    if found is None:
+        return []
+    tests = f"sign-flip test {p_text(found.sign_flip_p)}, Wilcoxon test {p_text(found.wilcoxon_p)}"
+    pairs = f"{found.num_ahead} of {found.num_pairs} pairs of site and seed"
+    return [f"{found.label} is ahead of {found.baseline} in {pairs} ({tests}): {found.verdict}."]
+
+
+def _best_settings(points: Sequence[Point]) -> list[str]:
+    """For each row of a curve, the setting at which it is best."""
+    sentences = []
+    for row in dict.fromkeys(point.row for point in points):
+        own = [point for point in points if point.row == row and point.scores.average == point.scores.average]
+        if len(own) > 1:
+            best, worst = (choose(own, key=lambda point: point.scores.average) for choose in (max, min))
+            ends = [f"{point.setting} ({percent(point.scores.average)})" for point in (best, worst)]
+            sentences.append(f"{row} is best at {words_for(best.axis)} {ends[0]} and worst at {ends[1]}.")
+    return sentences
+
+
+def _where_harmofl_wins(runs: Sequence[RunResult], found: Sequence[Comparison]) -> list[str]:
+    """The best of HarmoFL's lines against that with which the experiment compares it."""
+    methods = {method.label: method for method in methods_of(runs)}
+    own = {method.label for method in methods.values() if method.runs[0].method == "harmofl"}
+    candidates = [each for each in found if each.label in own and each.baseline in methods]
+    if not candidates:
+        return []
+    best = max(candidates, key=lambda each: each.difference)
+    method, baseline = methods[best.label], methods[best.baseline]
+    gaps = {site: method.mean_at(site) - baseline.mean_at(site) for site in sites_of(runs)}
+    wins = [f"{site} ({signed_points(gap)})" for site, gap in gaps.items() if gap > 0 and not is_level(gap, 0)]
+    losses = [f"{site} ({signed_points(gap)})" for site, gap in gaps.items() if gap < 0 and not is_level(gap, 0)]
+    wins_at = f"wins at {listed(wins)}" if wins else "wins nowhere"
+    loses_at = f"loses at {listed(losses)}" if losses else "loses nowhere"
+    average = f"{signed_points(best.difference)} on average, {best.verdict}"
+    return [f"Against {best.baseline}, {best.label} {wins_at}; it {loses_at} ({average})."]

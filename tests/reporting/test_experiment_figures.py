@@ -1,0 +1,93 @@
+import io
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from harmofl.reporting import figures
+from harmofl.reporting.experiment_figures import Point, drift_by_site, score_by_bytes, score_curves, write_figures
+from harmofl.reporting.runs import RunResult
+from harmofl.reporting.tables import MethodScores
+
+MakeRun = Callable[..., RunResult]
+
+
+def with_records(run: RunResult, found: list[dict[str, Any]]) -> RunResult:
+    return RunResult(run.folder, run.summary, found, run.config)
+
+
+def point(make_run: MakeRun, seed: int, setting: float | str, *scores: float) -> Point:
+    run = make_run("harmofl", dict(zip("AB", scores, strict=True)), seed=seed)
+    return Point("HarmoFL", "method.band", setting, MethodScores("HarmoFL", (run,)))
+
+
+def test_a_curve_runs_in_the_order_of_its_settings(make_run: MakeRun) -> None:
+    settings = ("full", 0.1, "none", 0.02, "dc")
+    points = [point(make_run, place, value, 0.5 + place / 10, 0.5) for place, value in enumerate(settings)]
+    axes = score_curves(points).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["none", "dc", "0.02", "0.1", "full"]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [60, 70, 65, 55, 50])
+    assert axes.get_title(loc="left") == "Test accuracy against band"
+
+
+def test_bars_of_a_curve_are_standard_errors_over_sites(make_run: MakeRun) -> None:
+    axes = score_curves([point(make_run, 0, 0.1, 0.9, 0.7), point(make_run, 1, 0.2, 0.8, 0.8)]).axes[0]
+    bars = [segment[:, 1] for collection in axes.collections for segment in collection.get_segments()]
+    # 90 and 70: the sample std is 20 / √2, and there are two sites
+    np.testing.assert_allclose(bars[0], [80 - 10, 80 + 10])
+    np.testing.assert_allclose(bars[1], [80, 80])
+
+
+def test_a_band_of_a_curve_is_the_std_over_seeds(make_run: MakeRun) -> None:
+    runs = tuple(make_run("harmofl", {"A": score, "B": score}, seed=seed) for seed, score in enumerate((0.7, 0.9)))
+    axes = score_curves([Point("HarmoFL", "method.radius", 0.05, MethodScores("HarmoFL", runs))]).axes[0]
+    heights = axes.collections[-1].get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((80 - 200**0.5, 80 + 200**0.5))
+    assert "band: ± std over seeds" in axes.get_xlabel()
+
+
+def test_drift_has_a_panel_per_method_and_a_line_per_site_averaged_over_seeds(make_run: MakeRun) -> None:
+    def drifting(method: str, seed: int, *values: float) -> RunResult:
+        found = [
+            {"round": number, "site": site, "phase": "train", "drift": value * (1 if site == "A" else 3)}
+            for number, value in enumerate(values, 1)
+            for site in ("A", "B")
+        ]
+        return with_records(make_run(method, {"A": 0.9, "B": 0.8}, seed=seed), found)
+
+    runs = [drifting("fedavg", 0, 1.0, 2.0), drifting("fedavg", 1, 3.0, 2.0), drifting("harmofl", 0, 1.0)]
+    first, second = drift_by_site(runs).axes
+    assert [axes.get_title(loc="left") for axes in (first, second)] == ["FedAvg", "HarmoFL"]
+    np.testing.assert_allclose(first.lines[0].get_xydata(), [[1, 2], [2, 2]])
+    np.testing.assert_allclose(first.lines[1].get_xydata(), [[1, 6], [2, 6]])
+    np.testing.assert_allclose(second.lines[1].get_xydata(), [[1, 3]])
+    assert first.get_ylim() == second.get_ylim()
+
+
+def test_bytes_are_summed_over_rounds_and_averaged_over_sites(make_run: MakeRun) -> None:
+    runs = [make_run(method, {"A": 0.9, "B": 0.8}, rounds=2) for method in ("fedavg", "centralized")]
+    (line,) = score_by_bytes(runs).axes[0].lines  # a reference sends no model
+    assert line.get_label() == "FedAvg"
+    np.testing.assert_allclose(line.get_xdata(), [3, 6])  # 1 MB up and 2 MB down in each round
+    assert line.get_ydata()[-1] == pytest.approx(85)
+
+
+def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance() -> None:
+    moved = figures._apart([0.50, 0.98, 0.51, 1.0, 0.1], gap=0.1)
+    assert sorted(range(5), key=moved.__getitem__) == [4, 0, 2, 1, 3]
+    gaps = np.diff(sorted(moved))
+    assert gaps.min() >= 0.1 - 1e-9
+    assert max(moved) <= 1
+    assert moved[4] == pytest.approx(0.1)
+    assert math.fsum((moved[0], moved[2])) == pytest.approx(1.01)
+
+
+def test_figures_are_written_as_png_and_svg(two_runs: list[RunResult], tmp_path: Path) -> None:
+    paths = write_figures({"drift-by-site": drift_by_site(two_runs)}, tmp_path / "figures")
+    assert [path.name for path in paths] == ["drift-by-site.png", "drift-by-site.svg"]
+    assert Image.open(io.BytesIO(paths[0].read_bytes())).format == "PNG"
+    assert ">HarmoFL</text>" in paths[1].read_text(encoding="utf-8")

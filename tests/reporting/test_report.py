@@ -1,0 +1,164 @@
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harmofl.errors import UsageError
+from harmofl.reporting.report import write_report
+from harmofl.reporting.runs import RunResult
+
+MakeRun = Callable[..., RunResult]
+MakeExperiment = Callable[..., Path]
+
+PAPER = {"source": "Somebody, 2022", "columns": ["A", "Average"], "scores": {"FedAvg": [[61.25, 0.5], 62.75]}}
+
+
+def text_of(folder: Path) -> str:
+    page = write_report(folder)
+    assert page == folder / "report.html"
+    return page.read_text(encoding="utf-8")
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def cells_of(folder: Path) -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["cells"]
+    return cells
+
+
+def test_a_run_is_reported_from_its_folder(two_runs: list[RunResult]) -> None:
+    text = text_of(two_runs[0].folder)
+    for content in ("FedAvg on histology", "FedAvg reaches 80.0\N{NO-BREAK SPACE}%", "training.batch_size", "2.13.0"):
+        assert content in text
+    assert "harmofl train --config config.toml --out ../fedavg-0-again" in text
+
+
+def test_a_run_is_reported_again_beside_the_report_before(two_runs: list[RunResult]) -> None:
+    assert text_of(two_runs[0].folder) == text_of(two_runs[0].folder)
+
+
+def test_a_folder_of_runs_is_one_report_that_names_what_is_not_finished(two_runs: list[RunResult]) -> None:
+    runs = two_runs[0].folder.parent
+    (runs / "moon").mkdir()
+    (runs / "moon" / "config.toml").write_text('task = "histology"')
+    text = text_of(runs)
+    assert "HarmoFL is ahead with 82.0" in text
+    assert "1 of 3 runs is missing" in text
+    assert "moon</th><td" in text
+    assert "not finished" in text
+
+
+def test_a_hospital_that_took_no_part_has_a_table_of_its_own(make_run: MakeRun) -> None:
+    unseen = {"X": {"metric": 0.625, "note": "statistics of its own images"}}
+    text = text_of(make_run("fedbn", {"A": 0.9, "B": 0.8}, unseen=unseen).folder)
+    assert "Hospitals that took no part" in text
+    assert '<td data-value="62.5">62.50</td>' in text
+    assert "statistics of its own images" in text
+
+
+def test_runs_on_images_of_ones_own_go_on_with_their_model(make_run: MakeRun) -> None:
+    run = make_run("fedavg", {"A": 0.9, "B": 0.8})
+    (run.folder / "config.toml").write_text(run.config.replace("[data]\n", '[data]\nfolder = "images"\n'))
+    (run.folder / "model").mkdir()
+    text = text_of(run.folder)
+    assert "harmofl evaluate model --data FOLDER" in text
+    assert "phantom" not in text
+
+
+def test_an_experiment_says_who_is_ahead_how_surely_and_where(experiment: Path) -> None:
+    text = text_of(experiment)
+    assert "<h1>A tiny experiment</h1>" in text
+    # Each seed adds a point to every score, so the means are those of the second seed.
+    assert "HarmoFL is ahead with 83.0\N{NO-BREAK SPACE}% average test accuracy over 3 hospitals, 2.0 points" in text
+    assert "HarmoFL is ahead of FedAvg in 6 of 9 pairs of site and seed" in text
+    wins = "Against FedAvg, HarmoFL wins at A (+2.0 points) and C (+6.0 points); it loses at B (−2.0 points)"
+    assert wins in text
+    assert "Is it more than noise?" in text
+    assert "harmofl experiment tiny.toml --preset smoke --out experiment-again" in text
+    assert "harmofl train --config harmofl/seed-2/config.toml --out harmofl/seed-2-again" in text
+    assert "missing" not in text.partition("<script>")[0].partition("<body>")[2]
+
+
+def test_an_experiments_figures_are_files_too(experiment: Path) -> None:
+    write_report(experiment)
+    names = {"scores-by-site", "convergence", "drift", "drift-by-site", "score-by-bytes"}
+    found = {path.name for path in (experiment / "figures").iterdir()}
+    assert found == {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")}
+
+
+def test_cells_that_failed_or_wait_are_named_with_their_seeds(experiment: Path) -> None:
+    cells = cells_of(experiment)
+    cells[0] |= {"state": "failed", "error": "no <memory> left"}
+    cells[4] |= {"state": "missing"}
+    cells[5] |= {"state": "missing"}
+    change(experiment, cells=cells)
+    text = text_of(experiment)
+    assert "3 of 6 cells are missing" in text
+    assert '<th scope="row">FedAvg, seed 0</th><td class="text">failed: no &lt;memory&gt; left</td>' in text
+    assert '<th scope="row">HarmoFL, seeds 1 and 2</th><td class="text">not run yet</td>' in text
+    assert "harmofl experiment tiny.toml --preset smoke --out . --resume" in text
+
+
+def test_the_papers_table_stands_apart_and_is_marked(experiment: Path) -> None:
+    change(experiment, paper=PAPER)
+    ours, _, papers = text_of(experiment).partition("What the paper printed")
+    assert "61.25" not in ours
+    assert "As published, not our runs: Somebody, 2022" in papers
+    assert '61.25 <span class="spread">(0.50)</span>' in papers
+
+
+def test_a_curve_tells_the_best_setting_of_each_row(experiment: Path) -> None:
+    cells = cells_of(experiment)
+    for cell in cells:
+        x = "dc" if cell["row"] == "HarmoFL" else "none"
+        cell |= {"row": "ours", "x": x}
+    change(experiment, cells=cells, shows="curve", axis="method.band")
+    text = text_of(experiment)
+    assert "ours is best at band dc (83.0\N{NO-BREAK SPACE}%) and worst at none (81.0\N{NO-BREAK SPACE}%)." in text
+    assert (experiment / "figures" / "score-curve.svg").exists()
+
+
+def test_scores_at_held_out_hospitals_are_the_table(make_experiment: MakeExperiment) -> None:
+    out = make_experiment({"fedavg": [{"A": 0.9, "B": 0.8}], "fedbn": [{"A": 0.9, "B": 0.8}]})
+    cells = []
+    for cell in cells_of(out):
+        for site, score in (("A", 0.5), ("B", 0.75)):
+            folder = f"{cell['folder']}-{site}"
+            shutil.copytree(out / cell["folder"], out / folder)
+            path = out / folder / "summary.json"
+            unseen = {site: {"metric": score, "note": "by its own statistics"}}
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"unseen": unseen}))
+            cells.append(cell | {"held_out": site, "folder": folder, "path": folder, "unseen": unseen})
+    change(out, cells=cells, comparisons=[])
+    text = text_of(out)
+    assert "at the hospital that took no part" in text
+    assert "“FedAvg”, “FedBN”: by its own statistics." in text
+    assert '62.50 <span class="spread">' in text
+    assert "Training, round by round" not in text
+    assert "without A, seed 0" in text
+
+
+def test_what_cannot_be_reported_is_said_in_words(tmp_path: Path, experiment: Path, two_runs: list[RunResult]) -> None:
+    with pytest.raises(UsageError, match="nowhere is no folder"):
+        write_report(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"neither a finished run \(summary.json\) nor an experiment"):
+        write_report(tmp_path / "empty")
+    (two_runs[0].folder / "summary.json").unlink()
+    with pytest.raises(UsageError, match=r"no finished run yet.*--resume"):
+        write_report(two_runs[0].folder)
+    change(experiment, cells=[])
+    with pytest.raises(UsageError, match="no cell is finished yet"):
+        write_report(experiment)
+    (experiment / "results.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"results\.json is not what an experiment writes"):
+        write_report(experiment)
+    (experiment / "results.json").write_text("{")
+    with pytest.raises(UsageError, match=r"results\.json cannot be read"):
+        write_report(experiment)
