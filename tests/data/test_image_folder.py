@@ -1,4 +1,8 @@
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from harmofl.data.images import LabelledImages
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
 from harmofl.tasks import find
+from runs import environment
 
 REAL = Path(__file__).parents[2] / "../shared/data"
 real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real images are not beside this checkout")
@@ -195,6 +200,22 @@ def test_the_real_original_files_load() -> None:
     masks = images.whole("MoNuSAC-breast").load(torch.arange(5)).targets
     assert 0.02 < masks.float().mean() < 0.6
     assert len(images.whole("TNBC")) == 50 * 16  # 512 pixels: 4 × 4 tiles of 128
+
+
+def test_readers_can_start_in_many_threads_of_a_new_process(tmp_path: Path) -> None:
+    """Their libraries are imported late, and a module that two threads import at once may be seen half made."""
+    folder = prostate_folder(tmp_path, cases=12, shape=(20, 20, 3))
+    script = (
+        "from harmofl.settings import resolve; from harmofl.tasks import find; import sys;"
+        "data = resolve('prostate', 'fedavg', 'smoke', overrides={'data.folder': sys.argv[1]})[0].data;"
+        "find('prostate').open_folder(data).prepare()"
+    )
+    for _ in range(3):
+        shutil.rmtree(os.environ["HARMOFL_CACHE"])
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, env=environment()
+        )
+        assert done.returncode == 0, done.stderr
 
 
 # --- choices ------------------------------------------------------------------------------------------------------

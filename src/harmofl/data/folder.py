@@ -239,6 +239,9 @@ class ImageFolder:
         return entry
 
     def _good_ones(self, site: str, samples: list[Sample], good: list[Sample]) -> Iterator[Decoded]:
+        from harmofl.data.formats import load_libraries
+
+        load_libraries()
         channels = 0
         results = in_threads(self._attempt, samples, cost=self._cost)
         for number, (sample, result) in enumerate(zip(samples, results, strict=True)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from harmofl.data.formats.content import content_of, is_readable
 from harmofl.data.formats.dicom import read_dicom, read_dicom_labels
 from harmofl.data.formats.grid import lies_turned, on_the_same_grid, turned
-from harmofl.data.formats.guards import whole
+from harmofl.data.formats.guards import quiet, whole
 from harmofl.data.formats.nifti import nifti_mask, nifti_notes, read_nifti, read_nifti_labels
 from harmofl.data.formats.outlines import outline_notes, read_outlines
 from harmofl.data.formats.pictures import (
@@ -21,9 +22,37 @@ from harmofl.data.formats.segmentations import is_segmentation, read_segmentatio
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.files import write_whole
 
-__all__ = ["is_readable", "mask_notes", "read_mask", "read_scan", "write_mask", "write_segmentation_object"]
+__all__ = [
+    "is_readable",
+    "load_libraries",
+    "mask_notes",
+    "read_mask",
+    "read_scan",
+    "write_mask",
+    "write_segmentation_object",
+]
 
 READERS = {"picture": read_picture, "tiff": read_tiff, "nifti": read_nifti, "dicom": read_dicom}
+
+
+LIBRARIES = (
+    "PIL.Image",
+    "defusedxml.ElementTree",
+    "nibabel.nifti1",
+    "nibabel.nifti2",
+    "nibabel.orientations",
+    "nibabel.volumeutils",
+    "pydicom.filereader",
+    "pydicom.pixels",
+    "tifffile",
+)
+
+
+def load_libraries() -> None:
+    """Import what readers import, before several threads do so at once: some would see a module half made."""
+    with quiet():
+        for name in LIBRARIES:
+            import_module(name)
 
 
 def read_scan(path: Path) -> Scan:
