@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harmofl.data.layouts.manifest import list_samples
+from harmofl.data.layouts.site_names import name_refusal
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.errors import UsageError
 
@@ -254,7 +255,7 @@ sites = words.filter(lambda name: name and len(name.encode()) <= 100 and not set
 samples = st.lists(
     st.builds(
         Sample,
-        site=sites.filter(lambda name: name.lower() not in ("server", "average", "std")),
+        site=sites.filter(lambda name: not name_refusal(name)),
         image=st.integers(0, 9).map("{}.png".format),
         label=words.filter(bool),
         patient=words | st.just(""),
