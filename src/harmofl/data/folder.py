@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harmofl.data.cache import Cache, Decoded, Entry, default_cache, digest, in_threads
 from harmofl.data.classes import Classes
-from harmofl.data.images import ImageSet, Parts, StoredImages, seed_of, split
+from harmofl.data.images import ImageSet, Parts, StoredImages, following_their_group, seed_of, split
 from harmofl.data.preparation import Fit, in_unit_range
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.data.scans import Scan, UnreadableError
@@ -365,7 +365,7 @@ class ImageFolder:
     def named(self, site: str, part: str) -> ImageSet | None:
         """The part of a site's images that the data itself assigns to train, val or test, if there is one."""
         images, given = self.units(site)
-        places = torch.tensor([place for place, split in enumerate(given) if split == part], dtype=torch.int64)
+        places = torch.from_numpy(following_their_group(np.array(given), images.groups) == part).nonzero().flatten()
         return images.at(places) if len(places) and part != "train" else None
 
     def whole(self, site: str) -> ImageSet:

@@ -231,7 +231,7 @@ def split(
     group of images is, if it is no patient.
     """
     groups = images.groups if by == "patient" else torch.arange(len(images))
-    said = _with_their_group(np.array(given if given is not None else [""] * len(images)), groups)
+    said = following_their_group(np.array(given if given is not None else [""] * len(images)), groups)
     pool = torch.from_numpy((said == "") | (said == "train"))
     members = torch.unique(groups[pool])
     lacking = [part for part in ("test", "val") if not (said == part).any()]
@@ -249,7 +249,7 @@ def split(
     return train, val, test
 
 
-def _with_their_group(said: NDArray[np.str_], groups: Tensor) -> NDArray[np.str_]:
+def following_their_group(said: NDArray[np.str_], groups: Tensor) -> NDArray[np.str_]:
     """What images are assigned to, where unassigned images follow others of their patient that are not in training."""
     for part in ("test", "val"):
         theirs = torch.isin(groups, groups[torch.from_numpy(said == part)]).numpy()
