@@ -57,7 +57,7 @@ class Plan(Part):
 
     title: str
     task: str
-    shows: Literal["table", "convergence", "curve", "samples"] = "table"
+    shows: Literal["table", "convergence", "curve"] = "table"
     axis: str | None = None
     """The setting along which a curve runs."""
     preset: str | None = None
@@ -118,7 +118,7 @@ def _check_fields(model: type[Part], tree: Tree, prefix: str = "") -> None:
 
 def _check_whole(plan: Plan) -> None:
     find_task(plan.task)
-    if not plan.rows and plan.shows != "samples":
+    if not plan.rows:
         raise UsageError(f"rows = []: shows = {plan.shows!r} needs at least one, begun with [[rows]]")
     if (plan.shows == "curve") != (plan.axis is not None):
         raise UsageError(f"axis = {plan.axis!r}: a curve, and nothing else, has one, such as 'method.radius'")
