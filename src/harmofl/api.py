@@ -57,15 +57,10 @@ def train(
     file = read_toml(Path(config)) if config else {}
     resolved, chosen = resolve(task, method, preset, file, overrides)
     if resolved.data.folder:
-        resolved = with_data(resolved, folder=os.path.abspath(resolved.data.folder))
+        resolved = resolved.changed("data", folder=os.path.abspath(resolved.data.folder))
     if is_for_another_folder(file, resolved):
         resolved = adapted(resolved, overrides)
     return run(settled(resolved, watch), chosen, Path(out), resume, watch)
-
-
-def with_data(settings: Settings, **changes: Any) -> Settings:
-    """The same settings with other data settings."""
-    return settings.model_copy(update={"data": settings.data.model_copy(update=changes)})
 
 
 def is_for_another_folder(file: Tree, settings: Settings) -> bool:
@@ -79,11 +74,11 @@ def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
     """Settings without what was found in another folder's images, unless this one holds the same sites."""
     if not settings.data.folder:
         return settings
-    everyone = with_data(settings, sites=None, hold_out_site=None).data
+    everyone = settings.changed("data", sites=None, hold_out_site=None).data
     there, chosen = find_task(settings.task).open_folder(everyone).sites, settings.data.sites or ()
     if not set(chosen) <= set(there):
         found = {name: None for name in ("sites", "channels", "classes") if f"data.{name}" not in overrides}
-        return with_data(settings, **found)
+        return settings.changed("data", **found)
     others = sorted(set(there) - {*chosen, settings.data.hold_out_site})
     if chosen and others:
         logger.warning("not among the configuration's data.sites, so left out: %s", ", ".join(others))
@@ -98,7 +93,7 @@ def settled(settings: Settings, watch: Watch) -> Settings:
         return settings
     images = task.open_folder(settings.data, watch)
     images.prepare()
-    return with_data(settings, **images.found())
+    return settings.changed("data", **images.found())
 
 
 def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watch) -> Record:

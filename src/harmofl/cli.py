@@ -377,7 +377,9 @@ def landscape(
 def privacy(
     out: Annotated[Path, typer.Option("--out", help="The folder for numbers, pictures and a page.")],
     task: Annotated[str, typer.Option(help="Whose images: see `harmofl tasks`.")] = "histology",
-    run: Annotated[Path | None, typer.Option(help="A finished run to attack; else a small one is trained.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A finished run to attack, with its own task and images; else one is trained.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="A folder of images, not the synthetic hospitals.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Images that gradient inversion is tried on.")] = None,
     restarts: Annotated[int | None, typer.Option(min=1, help="Starts of each gradient inversion.")] = None,

@@ -158,6 +158,10 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     federation: FederationSettings = FederationSettings()
 
+    def changed(self, section: str, **values: Any) -> Settings:
+        """The same settings with other values in one section, which are not checked again."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+
     def to_toml(self) -> str:
         """Every setting as TOML that `resolve` reads back."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

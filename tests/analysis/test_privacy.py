@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harmofl.analysis.privacy import best_order, framed, largest, minima, nearest_of, privacy_study, window
+from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import AmplitudeNormalization
 
 
@@ -31,6 +32,11 @@ def test_a_study_writes_numbers_pictures_and_a_page(study: tuple[Path, list[dict
     assert {each["network"] for each in found["gradient_inversion"]} == {"control", "untrained", "trained"}
     assert {each["images"] for each in found["phase_retrieval"]} == {1, 2, 4}
     assert all(-1 <= each["ssim"] <= 1 for each in found["gradient_inversion"] + found["phase_retrieval"])
+
+
+def test_a_run_and_other_images_are_refused_together(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--data elsewhere: the run says which images are attacked"):
+        privacy_study(tmp_path / "out", run=tmp_path, data="elsewhere", quick=True)
 
 
 def test_progress_counts_to_the_end(study: tuple[Path, list[dict[str, Any]]]) -> None:

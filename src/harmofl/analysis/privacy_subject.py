@@ -74,6 +74,8 @@ def subject_of(
     out: Path, task: str, plan: Plan, seed: int, run: str | Path | None, data: str | Path | None, watch: Watch
 ) -> Subject:
     """The first site of a finished run, or of one that is trained now in `out`."""
+    if run and data:
+        raise UsageError(f"--data {data}: the run says which images are attacked; leave out --run or --data")
     folder = Path(run) if run else _trained(out / "run", task, plan, seed, data, watch)
     settings, method = resolve(file=read_toml(RunFolder(folder).config))
     chosen = find_task(settings.task)

@@ -105,7 +105,7 @@ def _cell(
         raise UsageError(f"{where}: {error}") from None
     if plan.divide_rounds_by_local_epochs:
         rounds = max(1, round(settings.training.rounds / settings.training.local_epochs))
-        settings = settings.model_copy(update={"training": settings.training.model_copy(update={"rounds": rounds})})
+        settings = settings.changed("training", rounds=rounds)
     return Cell(row.name, varied, site, settings)
 
 

@@ -73,10 +73,9 @@ def settings_in(folder: Path) -> Settings:
 
 def without_paths(settings: Settings) -> Settings:
     """The same settings, with nothing about this machine; of a first model's folder, the name remains."""
-    data = settings.data.model_copy(update={"folder": None, "cache": None})
     initial = settings.model.initial
-    model = settings.model.model_copy(update={"initial": Path(initial).name if initial else None})
-    return settings.model_copy(update={"data": data, "model": model})
+    elsewhere = settings.changed("data", folder=None, cache=None)
+    return elsewhere.changed("model", initial=Path(initial).name if initial else None)
 
 
 def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:

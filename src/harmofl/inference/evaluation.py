@@ -95,7 +95,7 @@ def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch)
     source = task.open_folder(settings.data, watch, limited)
     source.inspect_images()
     source.refuse_if_broken()
-    return source, settings.model_copy(update={"data": settings.data.model_copy(update=source.found())})
+    return source, settings.changed("data", **source.found())
 
 
 def settings_for(
