@@ -16,6 +16,7 @@ from harmofl.files import write_whole
 
 COMMAND = [sys.executable, "-c", "from harmofl.experiments.child import main; main()"]
 SECONDS_TO_LEAVE = 10
+PREFIX = "harmofl: "
 
 
 class CellProcess:
@@ -62,7 +63,9 @@ class CellProcess:
         if code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
         said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return said[-1].removeprefix("harmofl: ") if said else f"exit code {code}"
+        # The command's own last word, as what it printed before may be written after it.
+        last = next((line for line in reversed(said) if line.startswith(PREFIX)), said[-1] if said else "")
+        return last.removeprefix(PREFIX) or f"exit code {code}"
 
     def stop(self) -> None:
         """Let it leave; what it has written down can be gone on with."""
