@@ -127,15 +127,22 @@ def equal(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor])
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def differences(first: Path, second: Path) -> list[str]:
-    """Everything in which two runs' folders differ: final weights, checkpoints, site stores, records, summary."""
+def differences(first: Path, second: Path, stores: bool = True) -> list[str]:
+    """Everything in which two runs' folders differ: final weights, checkpoints, site stores, records, summary.
+
+    `stores`: what sites keep is compared too; over a network it lies elsewhere.
+    """
     found = []
     files = [
-        {path.relative_to(out) for path in out.rglob("*") if path.is_file() and path.name != ".lock"}
+        {
+            path.relative_to(out)
+            for path in out.rglob("*")
+            if path.is_file() and path.name != ".lock" and (stores or "sites" not in path.relative_to(out).parts)
+        }
         for out in (first, second)
     ]
     found += [f"only one has {path}" for path in files[0] ^ files[1]]
-    assert any(path.name == "model.safetensors" for path in files[0])
+    assert any(path.suffix == ".safetensors" for path in files[0])
     for path in sorted(files[0] & files[1]):
         if path.suffix == ".safetensors":
             (one, notes), (other, other_notes) = tensors(first / path), tensors(second / path)

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ from torch import nn
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
-from harmofl.federation.transports import num_workers, simulated, threads
+from harmofl.federation.transports import Transport, num_workers, simulated, threads
 from harmofl.files import write_whole
 from harmofl.inference.folder import located, open_model
 from harmofl.methods.method import Method
@@ -96,10 +97,18 @@ def settled(settings: Settings, watch: Watch) -> Settings:
     return settings.changed("data", **images.found())
 
 
-def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watch) -> Record:
-    """Run a federation of simulated sites in a folder, from its start or from its last checkpoint."""
+def run(
+    settings: Settings,
+    method: Method,
+    out: Path,
+    resume: bool,
+    watch: Watch,
+    transport: AbstractContextManager[Transport] | None = None,
+) -> Record:
+    """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated."""
     check_device(settings.device)
-    check_method_travels(method, settings)
+    if transport is None:
+        check_method_travels(method, settings)
     task = find_task(settings.task)
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(task.build_model(settings, method).network, Path(settings.model.initial))
@@ -108,8 +117,9 @@ def run(settings: Settings, method: Method, out: Path, resume: bool, watch: Watc
     try:
         if resume and folder.summary.exists():
             return folder.read_summary()
-        with threads(settings.federation.threads), simulated(settings, method, out) as transport:
-            return Server(task, method, settings, transport, folder, identifier, watch).run()
+        reached = transport or simulated(settings, method, out)
+        with threads(settings.federation.threads), reached as sites:
+            return Server(task, method, settings, sites, folder, identifier, watch).run()
     except OSError as error:
         raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
     finally:
@@ -241,6 +251,43 @@ def landscape(
         watch=watch,
     )
     return write_tables(found, out) + write_figures(found, out)
+
+
+def pictures(
+    runs: Sequence[str | Path] = (),
+    *,
+    out: str | Path,
+    task: str | None = None,
+    data: str | Path | None = None,
+    preset: str | None = None,
+    bands: Sequence[str | float] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    watch: Watch = lambda record: None,
+) -> list[Path]:
+    """Draw a task's images before and after harmonization, or what finished runs make of theirs; return the files.
+
+    `task`: samples, amplitudes and statistics of its images, for some `bands`. `runs`: their masks or classes for
+    test images chosen by a rule; `data`: where the images lie now.
+    """
+    from harmofl.analysis.hospitals import parse_band
+    from harmofl.reporting.pictures import draw_appearance, draw_cases
+
+    check_device(device)
+    folder = None if data is None else Path(data)
+    given = {"task": task, "preset": preset, "band": bands, "settings": settings}
+    if runs:
+        if named := [name for name, value in given.items() if value]:
+            raise UsageError(
+                f"{named[0]} = {given[named[0]]!r}: runs have their own; leave it out, or leave out the runs"
+            )
+        return draw_cases([Path(run) for run in runs], Path(out), folder, device, watch)
+    if not task:
+        raise UsageError("nothing to draw: name a task (--task), or the folders of finished runs")
+    chosen = [parse_band(str(band)) for band in bands or ("dc", "full")]
+    overrides = dict(settings or {}) | ({"data.folder": os.path.abspath(folder)} if folder else {})
+    resolved, _ = resolve(task, "fedavg", preset, overrides=overrides)
+    return draw_appearance(settled(resolved, watch), chosen, Path(out), device, watch)
 
 
 def check_method_travels(method: Method, settings: Settings) -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from harmofl.errors import UsageError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - no advisory locks on this system
+    fcntl = None  # type: ignore[assignment]
 
 PART = ".part"
 
@@ -15,8 +24,11 @@ def remove_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file so that a reader, a full disk or a kill at any moment never sees a part of it."""
+def write_whole(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+    """Write a file so that a reader, a full disk or a kill at any moment never sees a part of it.
+
+    With mode 0o600 nobody but its owner can read it, not even for the moment in which it is written.
+    """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
@@ -25,8 +37,30 @@ def write_whole(path: Path, content: bytes | str) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)  # until here, by mkstemp: 0o600
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def claim(path: Path, message: str) -> int:
+    """Lock a file for this process, whose end frees it; the message is for whoever comes second."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    if fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise UsageError(message) from None
+    return handle
+
+
+@contextmanager
+def claimed(path: Path, message: str) -> Iterator[None]:
+    """Hold such a lock for a while."""
+    handle = claim(path, message)
+    try:
+        yield
+    finally:
+        os.close(handle)

@@ -81,8 +81,9 @@ class DataSettings(Section):
     limit: Annotated[int, Field(ge=0)] = Field(
         0, description="at most so many images (slices, tiles) per site of a folder, drawn by data.seed; 0: all"
     )
-    site_sizes: Literal["all", "smallest"] = Field(
-        "all", description="training images of a folder's sites: as they are, or cut to the smallest site's number"
+    site_sizes: Literal["all", "smallest"] | Positive = Field(
+        "all",
+        description="training images of a folder's sites: as they are, cut to the smallest site's number, or to a number",
     )
     min_images_for_amplitude: Positive = Field(
         8, description="a site with fewer training images shares no spectrum (bands other than dc); see docs/privacy.md"
@@ -94,6 +95,11 @@ class DataSettings(Section):
     shift: Annotated[float, Field(ge=0, le=3)] = Field(
         1.0, description="how different a phantom's sites look: 0 all alike, 1 like real hospitals"
     )
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the images are a phantom's: of others the channels are known, also where the folder is not told."""
+        return self.folder is None and self.channels is None
 
 
 class ModelSettings(Section):

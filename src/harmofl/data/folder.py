@@ -348,8 +348,9 @@ class ImageFolder:
     def parts(self, site: str) -> Parts:
         """Train, val and test images; training images may be cut to the smallest site's number."""
         train, val, test = self._split(site)
-        if self.data.site_sizes == "smallest" and site in self.sites:
-            train = train.at(stratified(train, self._smallest, seed_of(self.data.seed, site, "cut")))
+        if self.data.site_sizes != "all" and site in self.sites:
+            size = self._smallest if self.data.site_sizes == "smallest" else self.data.site_sizes
+            train = train.at(stratified(train, size, seed_of(self.data.seed, site, "cut")))
         return train, val, test
 
     @cached_property

@@ -17,15 +17,16 @@ def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], measurem
     """Say in a few words why a reply cannot be used; empty if it can."""
     return (
         reply.error
-        or _mismatch(reply.state, state)
-        or (_mismatch(reply.measurement, measurement) if reply.measurement else "")
+        or mismatch(reply.state, state)
+        or (mismatch(reply.measurement, measurement) if reply.measurement else "")
         or _incomplete(reply, kind)
         or _not_finite(reply.metrics)
     )
 
 
-def _mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    for name in expected.keys() - received.keys():
+def mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor], all_of_it: bool = True) -> str:
+    """Say which named tensor is not as it should be; `all_of_it`: none may be missing."""
+    for name in expected.keys() - received.keys() if all_of_it else ():
         return f"entry {name} is missing"
     for name in received.keys() - expected.keys():
         return f"entry {name} is not expected"

@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +34,22 @@ logger = logging.getLogger(__name__)
 CHANNELS_LAST = torch.channels_last
 
 
+Tell = Callable[[Exception], str]
+"""From what went wrong at a site to what the server hears of it."""
+
+
 class TrainingDivergedError(Exception):
     """A round that ended in NaN or infinity."""
+
+
+class RefusalError(UsageError):
+    """What a site will not do; the reason names nothing of its own."""
+
+
+def in_full(error: Exception) -> str:
+    """All about an error, for a server on the same machine."""
+    kind = "" if isinstance(error, (TrainingDivergedError, UsageError)) else f"{type(error).__name__}: "
+    return f"{kind}{error}"
 
 
 class Client:
@@ -53,7 +67,10 @@ class Client:
         model: Model,
         store: Store,
         model_folder: Path,
+        tell: Tell = in_full,
+        keeps_model: bool = False,
     ) -> None:
+        """`keeps_model`: write the selected model at the site, also where the server has all of it."""
         self.site = site
         self.task = task
         self.method = method
@@ -61,8 +78,10 @@ class Client:
         self.model = model
         self.store = store
         self.model_folder = model_folder
+        self.tell = tell
         self.device = choose_device(settings.device)
         self.shared = method.shares(model.network)
+        self.keeps_model = keeps_model or keeps_a_part(model, self.shared)
         self._inputs = TrainingInputs(site.train, settings.training, self.device)
         self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
@@ -78,8 +97,7 @@ class Client:
 
     def _failed(self, error: Exception) -> Reply:
         logger.debug("site %s failed", self.site.name, exc_info=error)
-        kind = "" if isinstance(error, (TrainingDivergedError, UsageError)) else f"{type(error).__name__}: "
-        return Reply(self.site.name, error=f"{kind}{error}")
+        return Reply(self.site.name, error=self.tell(error))
 
     def _measure(self, request: Request) -> Reply:
         self._refuse_to_reveal()
@@ -94,7 +112,7 @@ class Client:
     def _evaluate(self, request: Request) -> Reply:
         self._receive(request, version=request.round)
         self.model.harmonizer.freeze()
-        if request.thorough and keeps_a_part(self.model, self.shared):
+        if request.thorough and self.keeps_model:
             write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
         return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
 
@@ -188,7 +206,7 @@ class Client:
         """A spectrum averaged over very few images could give one of them away: the site keeps it."""
         fewest, own = self.settings.data.min_images_for_amplitude, len(self.site.train)
         if self.model.harmonizer.reveals_images and own < fewest:
-            raise UsageError(
+            raise RefusalError(
                 f"{own} training images: an amplitude of fewer than {fewest} could give an image away, so it is not "
                 "shared (data.min_images_for_amplitude)"
             )

@@ -13,15 +13,16 @@ from safetensors.torch import save as save_tensors
 
 from harmofl.states import State, prefixed, unprefixed
 
-Kind = Literal["amplitude", "train", "evaluate"]
+Kind = Literal["describe", "amplitude", "train", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Request:
     """What the server asks of a site.
 
-    amplitude: measure the training images. train: score the received model if `score`, then train from it.
-    evaluate: score the received model; `thorough` adds the slow metrics and lets the site save its own model.
+    describe: say what the images are like, as the server never sees them. amplitude: measure the training images.
+    train: score the received model if `score`, then train from it. evaluate: score the received model; `thorough`
+    adds the slow metrics and lets the site save its own model.
     """
 
     run: str
@@ -49,6 +50,8 @@ class Reply:
     num_steps: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """{"train": {name: value}, "val": {site: {name: value}}, "test": {site: {name: value}}}, those that apply."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """What the site's images are like: {"synthetic": …, "channels": …, "classes": …, "num_train": …}."""
     error: str = ""
 
 

@@ -13,13 +13,8 @@ from pydantic import ValidationError
 
 from harmofl.errors import RunError, UsageError, describe
 from harmofl.federation.store import Store
-from harmofl.files import remove_parts, write_whole
+from harmofl.files import claim, remove_parts, write_whole
 from harmofl.settings import Settings, differences, read_toml
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - no advisory locks on this system
-    fcntl = None  # type: ignore[assignment]
 
 Record = dict[str, Any]
 
@@ -100,12 +95,7 @@ class RunFolder:
             )
 
     def _claim(self) -> None:
-        self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(f"{self.path} is in use by another process") from None
+        self._lock = claim(self.path / ".lock", f"{self.path} is in use by another process")
 
     def release(self) -> None:
         """Let another process write here."""

@@ -70,7 +70,8 @@ class Server:
 
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
-        sites = sorted(self.transport.sites(minimum=1, timeout=self.settings.federation.timeout))
+        timeout = self.settings.federation.timeout
+        sites = sorted(self.transport.sites(minimum=quorum(self.settings, len(self.sites)), timeout=timeout))
         restored = newest_checkpoint(self.folder)
         self._announce(sites, done=restored.round if restored else 0)
         progress = restored or self._begun(sites)
@@ -202,7 +203,7 @@ class Server:
         return self.settings.training.momentum if self.settings.training.optimizer == "sgd" else 0.0
 
     def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
-        needed = max(1, math.ceil(self.settings.federation.quorum * len(sites)))
+        needed = quorum(self.settings, len(sites))
         if num_answers < needed:
             self.folder.append(records)  # a resumed run drops them again
             sites_by_reason: dict[str, list[str]] = {}
@@ -327,6 +328,11 @@ class Server:
             model.harmonizer.receive(chosen.measurement)
         model.harmonizer.freeze()
         write_model(self.folder.model, model, self.task, self.settings, self.sites, best)
+
+
+def quorum(settings: Settings, num_sites: int) -> int:
+    """How many sites make a round."""
+    return max(1, math.ceil(settings.federation.quorum * num_sites))
 
 
 def start_from(network: nn.Module, folder: Path) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from harmofl.errors import UsageError
-from harmofl.federation.client import Client
+from harmofl.federation.client import Client, in_full
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
 from harmofl.methods.method import Method
@@ -60,10 +59,8 @@ class Clients:
         """Let one site answer."""
         try:
             return self._client(site).answer(request)
-        except UsageError as error:  # its data could not be loaded
-            return Reply(site, error=str(error))
-        except Exception as error:
-            return Reply(site, error=f"{type(error).__name__}: {error}")
+        except Exception as error:  # its data could not be loaded
+            return Reply(site, error=in_full(error))
 
     def _client(self, site: str) -> Client:
         if site not in self._made:

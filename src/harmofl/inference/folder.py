@@ -40,7 +40,7 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
         "classes": list(task.classes_of(settings.data)),
         "sites": list(sites),
         "best_round": best_round,
-        "synthetic": settings.data.folder is None,
+        "synthetic": settings.data.is_synthetic,
         "settings": shareable(settings),
         "version": __version__,
     }

@@ -120,7 +120,8 @@ def _failures(runs: Sequence[RunResult]) -> list[str]:
 
 
 def _phantoms(runs: Sequence[RunResult]) -> list[str]:
-    sources = [run.settings["data"].get("folder") for run in runs if "data" in run.settings]
+    data = [run.settings["data"] for run in runs if "data" in run.settings]
+    sources = [values.get("folder") or values.get("channels") for values in data]  # a folder may be untold, elsewhere
     if not sources or any(sources):
         return []
     return ["The images are phantoms, made by this software: they show how methods behave, not how well they diagnose."]

@@ -1,0 +1,182 @@
+"""What each party of a federation holds: a folder made by `harmofl deploy init`, with its settings and keys.
+
+What a hospital decides stands in its `site.toml`; nothing of it travels, and nothing that the server sends changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import tomli_w
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from harmofl.errors import STRICT, UsageError, describe
+from harmofl.files import claimed, write_whole
+from harmofl.settings import Tree, read_toml
+from harmofl.tasks import TASKS
+
+FEDERATION = "federation.toml"
+SITE = "site.toml"
+SYNTHETIC = "synthetic"
+"""Instead of a data folder: the task's synthetic hospital of the site's name, to try a federation without images."""
+
+SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+Name = Annotated[str, Field(pattern=SITE_NAME, description="letters, digits, dots, dashes")]
+Megabytes = Annotated[int, Field(ge=1, le=16384)]
+
+
+def check_tasks(names: list[str]) -> list[str]:
+    """Refuse a task that there is not."""
+    unknown = [name for name in names if name not in TASKS]
+    if unknown:
+        raise ValueError(f"some of {', '.join(TASKS)}")
+    return names
+
+
+class Part(BaseModel):
+    """Settings of a party: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, **STRICT)
+
+    def to_toml(self) -> str:
+        """As the file that is read back."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+class Federation(Part):
+    """What all parties know: who they are and where the server is."""
+
+    name: Name = "federation"
+    engine: Literal["flower", "nvflare"]
+    host: str = Field(pattern=r"^[A-Za-z0-9.:_-]+$", description="the server's name or address, as sites reach it")
+    port: Annotated[int, Field(ge=1, le=65535)] = 8443
+    sites: list[Name] = Field(min_length=1)
+    version: str = Field("", description="the harmofl that made the kits")
+
+
+class SiteSettings(Part):
+    """What a hospital decides for itself."""
+
+    name: Name
+    data: str = Field(description="the folder with its images, or 'synthetic' to try the federation")
+    site_in_data: str | None = Field(None, description="which site of the folder, if it holds several")
+    tasks: Annotated[list[str], AfterValidator(check_tasks)] = Field(
+        min_length=1, description="what the server may have trained here"
+    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    cache: str = Field("cache", description="decoded images")
+    state: str = Field("state", description="what is kept between rounds")
+    models: str = Field("models", description="finished models, one folder per run")
+    min_images_for_amplitude: Annotated[int, Field(ge=1)] = Field(
+        8, description="with fewer training images no spectrum is shared; the server may ask for more, never for fewer"
+    )
+    largest_message_mb: Megabytes = Field(2048, description="larger messages are refused")
+
+
+@dataclass(frozen=True)
+class ServerKit:
+    """The server's folder."""
+
+    folder: Path
+    federation: Federation
+
+    @classmethod
+    def open(cls, folder: Path) -> ServerKit:
+        """Read it, or say what is wrong with it."""
+        return cls(folder.resolve(), read_federation(folder))
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """One run at a time: a second one would take the first one's sites away."""
+        with claimed(
+            self.folder / ".run.lock", f"{self.folder}: another `harmofl deploy run` is using this federation"
+        ):
+            yield
+
+
+@dataclass(frozen=True)
+class SiteKit:
+    """A hospital's folder."""
+
+    folder: Path
+    federation: Federation
+    settings: SiteSettings
+
+    @classmethod
+    def open(cls, folder: Path) -> SiteKit:
+        """Read it, or say what is wrong with it."""
+        settings = read_part(SiteSettings, folder / SITE)
+        federation = read_federation(folder)
+        if settings.name not in federation.sites:
+            raise UsageError(f"{folder / SITE}: name = {settings.name!r}: the federation has {federation.sites}")
+        return cls(folder.resolve(), federation, settings)
+
+    @property
+    def name(self) -> str:
+        """The hospital's name in the federation."""
+        return self.settings.name
+
+    @property
+    def data(self) -> Path | None:
+        """Where its images lie; None for a synthetic hospital."""
+        return None if self.settings.data == SYNTHETIC else self._place(self.settings.data)
+
+    @property
+    def cache(self) -> Path:
+        """Where decoded images lie."""
+        return self._place(self.settings.cache)
+
+    def state(self, run: str) -> Path:
+        """What the site keeps between the rounds of a run."""
+        return self._place(self.settings.state) / run
+
+    def model(self, run: str) -> Path:
+        """The finished model of a run."""
+        return self._place(self.settings.models) / run
+
+    def _place(self, path: str) -> Path:
+        return self.folder / Path(path).expanduser()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """One process at a time answers for a site."""
+        with claimed(self.folder / ".site.lock", f"{self.folder}: this site has been started already"):
+            yield
+
+
+def is_site(folder: Path) -> bool:
+    """Whether a kit's folder is a hospital's."""
+    return (folder / SITE).exists()
+
+
+def open_kit(folder: Path) -> ServerKit | SiteKit:
+    """The kit in a folder, whichever party's it is."""
+    return SiteKit.open(folder) if is_site(folder) else ServerKit.open(folder)
+
+
+def read_federation(folder: Path) -> Federation:
+    """What all parties know."""
+    if not (folder / FEDERATION).exists():
+        raise UsageError(f"{folder} holds no {FEDERATION}: it is not a folder that `harmofl deploy init` made")
+    return read_part(Federation, folder / FEDERATION)
+
+
+def write_part(path: Path, part: Part, comment: str = "") -> None:
+    """Write settings so that they are read back as they are."""
+    write_whole(path, "".join(f"# {line}\n" for line in comment.splitlines()) + part.to_toml())
+
+
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
+def read_part(kind: type[AnyPart], path: Path) -> AnyPart:
+    """Read one of the files above."""
+    tree: Tree = read_toml(path)
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error)}") from None

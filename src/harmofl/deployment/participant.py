@@ -1,0 +1,227 @@
+"""A hospital's side of a federation: it answers messages, whatever engine brought them, and guards what is its own.
+
+The server says how to train; where images, cache and models lie, on what device, and what is too few images to share a
+spectrum of, only the hospital says. What went wrong here in detail stays in its own log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from harmofl.data.images import Site
+from harmofl.data.samples import POOLED
+from harmofl.deployment.kits import SiteKit
+from harmofl.errors import UsageError
+from harmofl.federation.checks import mismatch
+from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
+from harmofl.federation.messages import Kind, Reply, Request, decode_request, encode
+from harmofl.federation.store import Store
+from harmofl.federation.transports import threads
+from harmofl.files import write_whole
+from harmofl.methods.method import Method
+from harmofl.settings import Settings, flat, resolve
+from harmofl.states import snapshot
+from harmofl.tasks import find as find_task
+
+logger = logging.getLogger(__name__)
+
+RUN = re.compile(r"[0-9a-f]{32}")
+PATHS = ("data.folder", "data.cache", "model.initial")
+MOST_ROUNDS = 10**6
+MOST_THREADS = 64
+MEGABYTE = 2**20
+
+
+class Participant:
+    """Answers for one site, run after run; images stay loaded between the rounds of a run."""
+
+    def __init__(self, kit: SiteKit) -> None:
+        self.kit = kit
+        self._asked: Settings | None = None
+        self._run = ""
+        self._client: Client | None = None
+
+    def answer(self, data: bytes) -> bytes:
+        """From an encoded request to an encoded reply; whatever happens, there is a reply."""
+        return encode(self._reply(data))
+
+    def _reply(self, data: bytes) -> Reply:
+        try:
+            request = self._request_in(data)
+            reply = self._answered(request)
+        except Exception as error:
+            logger.exception("%s: a request was not answered", self.kit.name)
+            return Reply(self.kit.name, error=in_brief(error))
+        outcome = reply.error or "done"
+        logger.info(
+            "%s: run %s, round %d, %s: %s", self.kit.name, request.run[:8], request.round, request.kind, outcome
+        )
+        return reply
+
+    def _request_in(self, data: bytes) -> Request:
+        largest = self.kit.settings.largest_message_mb
+        if len(data) > largest * MEGABYTE:
+            raise RefusalError(f"a message of {len(data) / MEGABYTE:.0f} MB: at most {largest} are accepted")
+        try:
+            request = decode_request(data)
+        except ValueError as error:
+            raise RefusalError(str(error)) from None
+        check_plain_fields(request)
+        return request
+
+    def _answered(self, request: Request) -> Reply:
+        settings, method = self._accepted(request.settings)
+        with threads(settings.federation.threads):
+            if request.kind == "describe":
+                return Reply(self.kit.name, description=described(self.kit, settings))
+            client = self._client_for(request.run, settings, method)
+            problem = mismatch(request.state, snapshot(client.model.network), all_of_it=False)
+            if problem:
+                raise RefusalError(f"the received model does not fit: {problem}")
+            return client.answer(request)
+
+    def _accepted(self, wanted: Mapping[str, Any]) -> tuple[Settings, Method]:
+        """The server's settings, if they are such as this hospital accepts, with what is its own put in."""
+        refuse_paths(wanted)
+        try:
+            settings, method = resolve(file=dict(wanted))
+        except (UsageError, TypeError, ValueError, AttributeError) as error:
+            raise RefusalError(f"its settings are not accepted: {error}") from None
+        own = self.kit.settings
+        if settings.task not in own.tasks:
+            raise RefusalError(f"task {settings.task!r} is not accepted here ({', '.join(own.tasks)} would be)")
+        if method.pooled:
+            raise RefusalError(f"{method.name} would need all hospitals' images in one place")
+        if settings.federation.threads > MOST_THREADS:
+            raise RefusalError(f"federation.threads = {settings.federation.threads}: at most {MOST_THREADS}")
+        return with_own(settings, self.kit), method
+
+    def _client_for(self, run: str, settings: Settings, method: Method) -> Client:
+        if self._client is None or (run, settings) != (self._run, self._asked):
+            self._client = None  # its images are let go before others are loaded
+            self._client = self._made(run, settings, method)
+            self._run, self._asked = run, settings
+        return self._client
+
+    def _made(self, run: str, settings: Settings, method: Method) -> Client:
+        task, state = find_task(settings.task), self.kit.state(run)
+        images = OwnImages.of(self.kit, settings)
+        remember(state / "images.json", images.fingerprint)
+        return Client(
+            site=images.site,
+            task=task,
+            method=method,
+            settings=images.settings,
+            model=task.build_model(images.settings, method),
+            store=Store(state),
+            model_folder=self.kit.model(run),
+            tell=in_brief,
+            keeps_model=True,
+        )
+
+
+def check_plain_fields(request: Request) -> None:
+    """Refuse what no server of ours would send: a run's name is part of a path here."""
+    if not (isinstance(request.run, str) and RUN.fullmatch(request.run)):
+        raise RefusalError(f"run {request.run!r:.80}: not the name of a run")
+    if request.kind not in get_args(Kind):
+        raise RefusalError(f"request {request.kind!r:.80}: must be one of {', '.join(get_args(Kind))}")
+    rounds = (request.round, *request.keep)
+    if not all(type(number) is int and 0 <= number <= MOST_ROUNDS for number in rounds):
+        raise RefusalError("its round is no number of a round")
+    if not isinstance(request.settings, dict):
+        raise RefusalError("its settings are no settings")
+
+
+def refuse_paths(wanted: Mapping[str, Any]) -> None:
+    """A request may not name a place on this machine."""
+    values = flat(wanted)
+    for name in PATHS:
+        if values.get(name) is not None:
+            raise RefusalError(f"{name} names a path: where things lie here is not the server's to say")
+
+
+def with_own(settings: Settings, kit: SiteKit) -> Settings:
+    """The server's settings with what the hospital decides itself."""
+    own = kit.settings
+    fewest = max(own.min_images_for_amplitude, settings.data.min_images_for_amplitude)
+    folder = str(kit.data) if kit.data else None
+    changed = settings.changed("data", folder=folder, cache=str(kit.cache), min_images_for_amplitude=fewest)
+    return changed.model_copy(update={"device": own.device})
+
+
+def described(kit: SiteKit, settings: Settings) -> dict[str, Any]:
+    """What the server must know of images that it never sees."""
+    if kit.data is None:
+        return {"synthetic": True}
+    images = OwnImages.of(kit, settings)
+    data = images.settings.data
+    return {
+        "synthetic": False,
+        "channels": data.channels,
+        "classes": data.classes,
+        "num_train": len(images.site.train),
+    }
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """A hospital's images, under its name in the federation, and the settings that read them."""
+
+    site: Site
+    settings: Settings
+    fingerprint: str
+
+    @classmethod
+    def of(cls, kit: SiteKit, settings: Settings) -> OwnImages:
+        """Open them; the folder may call the hospital by another name."""
+        task, name = find_task(settings.task), kit.name
+        if kit.data is None:
+            site = task.load_site(name, settings.changed("data", sites=[name]).data)
+            return cls(site, settings, "")
+        everyone = settings.changed("data", sites=None, fingerprints=None)
+        called = called_there(kit, task.open_folder(everyone.data).sites)
+        only = settings.changed("data", sites=[called], fingerprints=None)
+        folder = task.open_folder(only.data)
+        folder.prepare()
+        found = folder.found()
+        train, val, test = folder.parts(called)
+        known = {part: found[part] for part in ("channels", "classes") if getattr(settings.data, part) is None}
+        return cls(
+            Site(name, train, {name: val}, {name: test}),
+            settings.changed("data", **known),
+            found["fingerprints"][0],
+        )
+
+
+def called_there(kit: SiteKit, there: list[str]) -> str:
+    """The hospital's name in its folder: as `site.toml` says, its own, or the only one there is."""
+    wanted = kit.settings.site_in_data or (kit.name if kit.name in there else None)
+    if wanted in there:
+        return str(wanted)
+    if wanted is None and len(there) == 1 and there[0] != POOLED:
+        return there[0]
+    raise UsageError(f"site_in_data = {wanted!r}: the folder holds {', '.join(there) or 'no site'}")
+
+
+def remember(path: Path, fingerprint: str) -> None:
+    """Write down which images a run began with; refuse to go on with others."""
+    if not path.exists():
+        write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
+    elif json.loads(path.read_text(encoding="utf-8")).get("fingerprint") != fingerprint:
+        raise RefusalError("its images or their split have changed since this run began")
+
+
+def in_brief(error: Exception) -> str:
+    """What the server hears: reasons that were written for it; of anything else, as it may name files, the kind."""
+    if isinstance(error, (RefusalError, TrainingDivergedError)):
+        return str(error)
+    if isinstance(error, UsageError):
+        return "its images cannot be used; its own log says why"
+    return f"{type(error).__name__}; its own log says more"

@@ -1,0 +1,60 @@
+"""A federation without a network: the real messages between the real parties, in one process."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harmofl.deployment import coordinator
+from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteKit, SiteSettings, write_part
+from harmofl.deployment.participant import Participant
+from harmofl.deployment.replies import reply_of
+from harmofl.federation.messages import Reply, Request, encode
+
+
+def make_kits(
+    folder: Path, data: Mapping[str, str], tasks: list[str], **own: object
+) -> tuple[ServerKit, dict[str, SiteKit]]:
+    """Kits without keys: `data` says for each site where its images are."""
+    federation = Federation(engine="flower", host="localhost", port=9000, sites=sorted(data))
+    write_part(folder / "server" / FEDERATION, federation)
+    for name, place in data.items():
+        site = folder / "sites" / name
+        write_part(site / FEDERATION, federation)
+        write_part(site / SITE, SiteSettings(name=name, data=place, tasks=tasks, **own))  # type: ignore[arg-type]
+    sites = {name: SiteKit.open(folder / "sites" / name) for name in data}
+    return ServerKit.open(folder / "server"), sites
+
+
+class Loopback:
+    """An engine and its transport: bytes go to participants in this process; `away`: sites that are not there."""
+
+    def __init__(self, sites: Mapping[str, SiteKit]) -> None:
+        self.participants = {name: Participant(kit) for name, kit in sites.items()}
+        self.away: set[str] = set()
+        self.said: list[bytes] = []
+
+    @contextmanager
+    def connect(self, kit: ServerKit) -> Iterator["Loopback"]:
+        yield self
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        return sorted(self.participants)
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        for site, request in sorted(requests.items(), reverse=True):
+            if site in self.away:
+                yield Reply(site, error="not connected")
+                continue
+            self.said.append(self.participants[site].answer(encode(request)))
+            yield reply_of(site, self.said[-1], 2**30)
+
+
+@contextmanager
+def looped(sites: Mapping[str, SiteKit]) -> Iterator[Loopback]:
+    """`deploy run` finds this engine."""
+    loopback = Loopback(sites)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator, "find_engine", lambda name: loopback)
+        yield loopback

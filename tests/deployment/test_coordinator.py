@@ -1,0 +1,143 @@
+"""A run over the network is the run in one process, to the bit; the sites tell what the server cannot see."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import Loopback, looped, make_kits
+
+import harmofl
+from folders import segmentation_folder
+from harmofl.deployment.coordinator import Wish, coordinate, joined_classes
+from harmofl.deployment.kits import ServerKit
+from harmofl.errors import RunError, UsageError
+from runs import SITES, differences, tiny, train
+
+THREE = SITES[:3]
+
+
+def on_network(kit: ServerKit, out: Path, method: str = "fedavg", **more: Any) -> Mapping[str, Any]:
+    options = {name: more.pop(name) for name in ("resume", "watch") if name in more}
+    wish = Wish("histology", method, "smoke", given=tiny(**more))
+    return coordinate(kit, wish, out, wait=1, **options)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", "moon", "fedadam", "harmofl", "local"])
+def test_the_network_changes_no_bit(tmp_path: Path, method: str) -> None:
+    train(tmp_path / "here", method, data__sites=THREE)
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites):
+        on_network(server, tmp_path / "there", method)
+    assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
+
+
+def test_images_of_folders_at_the_sites_give_the_same_model(tmp_path: Path) -> None:
+    data = segmentation_folder(tmp_path / "images", sites=3)
+    settings = {"training.rounds": 2, "federation.workers": 1, "data.min_images_for_amplitude": 2}
+    harmofl.train("segmentation", "harmofl", data=data, preset="smoke", settings=settings, out=tmp_path / "here")
+    names = [f"site-{number}" for number in range(3)]
+    server, sites = make_kits(tmp_path, dict.fromkeys(names, str(data)), ["segmentation"], min_images_for_amplitude=2)
+    with looped(sites):
+        wish = Wish("segmentation", "harmofl", "smoke", given=settings)
+        coordinate(server, wish, tmp_path / "there", wait=1)
+    assert same_weights(tmp_path / "here", tmp_path / "there")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    name = "model/model.safetensors"
+    return (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_a_hospital_may_be_called_otherwise_in_its_own_folder(tmp_path: Path) -> None:
+    folders = {f"H{number}": str(segmentation_folder(tmp_path / f"h{number}", sites=1)) for number in range(2)}
+    server, sites = make_kits(tmp_path, folders, ["segmentation"])
+    with looped(sites):
+        wish = Wish("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
+        summary = coordinate(server, wish, tmp_path / "run", wait=1)
+    assert {"H0", "H1"} <= summary["test"].keys()
+
+
+def test_every_hospital_ends_with_the_model(tmp_path: Path) -> None:
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites):
+        on_network(server, tmp_path / "run", "fedavg", rounds=1)
+    ends = [*(tmp_path / "sites").glob("*/models/*/model.safetensors"), tmp_path / "run/model/model.safetensors"]
+    assert len(ends) == 4
+    assert len({end.read_bytes() for end in ends}) == 1
+
+
+class Leaves:
+    """A site that is not there in some rounds."""
+
+    def __init__(self, loopback: Loopback, site: str, rounds: set[int]) -> None:
+        self.loopback, self.site, self.rounds = loopback, site, rounds
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        if record["phase"] == "train" and record["site"] == "server":
+            self.loopback.away = {self.site} if record["round"] + 1 in self.rounds else set()
+
+
+def test_a_site_that_was_away_for_a_round_is_named_and_comes_back(tmp_path: Path) -> None:
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites) as loopback:
+        on_network(server, tmp_path / "run", "fedbn", rounds=3, watch=Leaves(loopback, THREE[1], {2}))
+    lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
+    assert sum("not connected" in line for line in lines) == 1
+    assert sites[THREE[1]].state("").is_dir()
+
+
+def test_a_run_is_resumed_with_what_the_sites_had_said(tmp_path: Path) -> None:
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites):
+        on_network(server, tmp_path / "whole", "harmofl", rounds=3)
+
+    def stop(record: Mapping[str, Any]) -> None:
+        if record["phase"] == "train" and record["site"] == "server" and record["round"] == 2:
+            raise KeyboardInterrupt
+
+    _, others = make_kits(tmp_path / "again", dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(others), pytest.raises(KeyboardInterrupt):
+        on_network(server, tmp_path / "cut", "harmofl", rounds=3, watch=stop)
+    with looped(others) as loopback:
+        on_network(server, tmp_path / "cut", "harmofl", rounds=3, resume=True)
+    assert differences(tmp_path / "whole", tmp_path / "cut", stores=False) == []
+    assert not any(b"describe" in said for said in loopback.said)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"data.folder": "/images"}, "data.folder = '/images'"),
+        ({"data.cache": "/cache"}, "data.cache"),
+        ({"data.hold_out_site": "hospital-0"}, "data.hold_out_site"),
+    ],
+)
+def test_the_server_names_no_place_at_a_site(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    server, _ = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with pytest.raises(UsageError, match=words):
+        coordinate(server, Wish("histology", "fedavg", "smoke", given=given), tmp_path / "run")
+
+
+def test_a_method_that_needs_all_images_in_one_place_is_refused(tmp_path: Path) -> None:
+    server, _ = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with pytest.raises(UsageError, match="in one place"):
+        coordinate(server, Wish("histology", "centralized", "smoke"), tmp_path / "run")
+
+
+def test_sites_that_cannot_take_part_are_named_with_their_reason(tmp_path: Path) -> None:
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["prostate"])
+    with looped(sites), pytest.raises(RunError, match=r"0 of 3 sites can take part \(hospital-0: task 'histology'"):
+        on_network(server, tmp_path / "run")
+
+
+def test_two_runs_do_not_share_a_federation(tmp_path: Path) -> None:
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites), server.in_use(), pytest.raises(UsageError, match="another"):
+        on_network(server, tmp_path / "run")
+
+
+def test_classes_of_all_sites_are_joined() -> None:
+    assert joined_classes([["0", "255"], ["0", "1"]]) == ["0", "1"]
+    assert joined_classes([["0", "1", "2"], ["0", "1"]]) == ["0", "1", "2"]
+    assert joined_classes([["ill", "well"], ["well", "other"]]) == ["ill", "other", "well"]

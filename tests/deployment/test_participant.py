@@ -1,0 +1,134 @@
+"""What a hospital accepts from the server, and what it tells it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loopback import make_kits
+
+from folders import segmentation_folder
+from harmofl.deployment.participant import Participant
+from harmofl.federation.messages import Reply, Request, decode_reply, encode
+from harmofl.settings import resolve
+from runs import SITES, tiny
+
+SITE = SITES[0]
+RUN = "0123456789abcdef" * 2
+
+
+def request(**changes: Any) -> Request:
+    settings, _ = resolve("histology", "fedavg", "smoke", overrides=tiny())
+    return replace(Request(RUN, "evaluate", 1, settings=settings.model_dump(mode="json")), **changes)
+
+
+def with_setting(name: str, value: Any) -> Request:
+    plain = request()
+    section, _, inner = name.partition(".")
+    settings = json.loads(json.dumps(plain.settings))
+    if inner:
+        settings[section][inner] = value
+    else:
+        settings[section] = value
+    return replace(plain, settings=settings)
+
+
+def ask(tmp_path: Path, message: Request | bytes, data: str = "synthetic", **own: Any) -> Reply:
+    task = own.pop("task", "histology")
+    _, sites = make_kits(tmp_path, {SITE: data}, [task], **own)
+    return decode_reply(Participant(sites[SITE]).answer(message if isinstance(message, bytes) else encode(message)))
+
+
+@pytest.mark.parametrize("name", ["data.folder", "data.cache", "model.initial"])
+def test_a_request_that_names_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    assert ask(tmp_path, with_setting(name, "/etc")).error.startswith(f"{name} names a path")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("method", {"name": "os.system"}, "unknown method"),
+        ("method", {"name": "fedavg", "step": "__import__('os')"}, "not accepted"),
+        ("task", "../secrets", "unknown task"),
+        ("training.rounds", "many", "training.rounds"),
+        ("training.optimizer", "torch.optim.SGD", "training.optimizer"),
+        ("data.code", "print()", "data.code"),
+        ("federation.threads", 10_000, "federation.threads"),
+        ("method", ["fedavg"], "method"),
+    ],
+)
+def test_code_and_unknown_names_are_refused(tmp_path: Path, name: str, value: Any, words: str) -> None:
+    error = ask(tmp_path, with_setting(name, value)).error
+    assert words in error
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run": "../../etc"}, "not the name of a run"),
+        ({"run": "A" * 32}, "not the name of a run"),
+        ({"kind": "execute"}, "must be one of"),
+        ({"round": -1}, "no number of a round"),
+        ({"round": 1.5}, "no number of a round"),
+        ({"keep": ("x",)}, "no number of a round"),
+        ({"settings": ["a"]}, "no settings"),
+    ],
+)
+def test_fields_that_no_server_sends_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    assert words in ask(tmp_path, request(**changes)).error
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x" * 7, b"\x80\x04\x95pickle", b"\xff" * 100])
+def test_bytes_that_are_no_message_are_refused(tmp_path: Path, garbage: bytes) -> None:
+    assert "not a message" in ask(tmp_path, garbage).error
+
+
+def test_a_message_that_is_too_large_is_refused_unread(tmp_path: Path) -> None:
+    reply = ask(tmp_path, b"\x00" * (2**20 + 1), largest_message_mb=1)
+    assert "at most 1 are accepted" in reply.error
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"not.there": torch.zeros(1)}, "is not expected"),
+        ({"features.conv0.weight": torch.zeros(1)}, "does not fit"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path, state: dict[str, torch.Tensor], words: str) -> None:
+    assert words in ask(tmp_path, request(state=state)).error
+
+
+def test_a_task_that_the_hospital_does_not_accept_is_refused(tmp_path: Path) -> None:
+    assert "not accepted here (nuclei would be)" in ask(tmp_path, request(), task="nuclei").error
+
+
+def test_the_server_cannot_lower_the_fewest_images_of_a_spectrum(tmp_path: Path) -> None:
+    overrides = tiny() | {"method.band": "full", "data.min_images_for_amplitude": 1}
+    settings, _ = resolve("histology", "harmofl", "smoke", overrides=overrides)
+    message = request(kind="amplitude", round=0, settings=settings.model_dump(mode="json"))
+    assert "amplitude of fewer than 1000" in ask(tmp_path, message, min_images_for_amplitude=1000).error
+    assert not ask(tmp_path / "other", message, min_images_for_amplitude=1).error
+
+
+def test_what_is_wrong_with_images_stays_in_the_hospital(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = segmentation_folder(tmp_path / "patients", sites=1)
+    (data / "site-0" / "p1-0.png").write_bytes(b"broken")
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
+    asked = settings.changed("data", folder=None).model_dump(mode="json")
+    reply = ask(tmp_path, request(kind="describe", settings=asked), data=str(data), task="segmentation")
+    assert reply.error == "its images cannot be used; its own log says why"
+    assert "p1-0.png" in caplog.text
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path: Path) -> None:
+    data = segmentation_folder(tmp_path / "images", sites=1)
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
+    told = settings.changed("data", folder=None, channels=3, classes=["0", "255"]).model_dump(mode="json")
+    first = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
+    assert "received model" not in first.error
+    (data / "site-0" / "p0-0.png").write_bytes((data / "site-0" / "p1-0.png").read_bytes())
+    second = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
+    assert second.error == "its images or their split have changed since this run began"
