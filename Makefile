@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench install clean
+.PHONY: help demo test test-engines lint bench install clean
 
 help:
 	@echo "make demo    train FedAvg and HarmoFL on five synthetic hospitals; writes demo/report.html"
 	@echo "make test    ruff, mypy and pytest"
+	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   the cost of the training loop, against the plainest loop"
+	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make clean   remove what these commands made"
 
 demo: install
@@ -18,6 +20,9 @@ demo: install
 test: lint
 	$(BIN)/pytest
 
+test-engines: install
+	$(BIN)/pytest -m engines
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -25,6 +30,9 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
+
+results: install
+	$(BIN)/python benchmarks/results_page.py
 
 install: $(VENV)/installed
 
