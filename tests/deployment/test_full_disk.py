@@ -1,0 +1,67 @@
+"""A disk that is really full, at the server, in the middle of a run."""
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import looped, make_kits
+
+from harmofl.deployment.coordinator import Wish, coordinate
+from harmofl.errors import RunError
+from harmofl.federation.progress import newest_checkpoint
+from harmofl.federation.records import RunFolder
+from runs import SITES, differences, tiny
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, too small for what is written to it on purpose."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if made.returncode:
+        pytest.skip(f"no disk of its own can be mounted here: {made.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_room_lets_it_go_on_to_the_same_bits(tmp_path: Path, small_disk: Path) -> None:
+    wish = Wish("histology", "harmofl", "smoke", given=tiny(rounds=ROUNDS))
+    names = dict.fromkeys(SITES[:2], "synthetic")
+
+    server, sites = make_kits(tmp_path / "one", names, ["histology"])
+    with looped(sites):
+        coordinate(server, wish, tmp_path / "whole", wait=1)
+
+    def fill(record: Mapping[str, Any]) -> None:
+        if record["phase"] == "train" and record["site"] == "server" and record["round"] == 3:
+            fill_up(small_disk / "filler")
+
+    server, sites = make_kits(tmp_path / "other", names, ["histology"])
+    with looped(sites), pytest.raises(RunError, match="No space left on device; what was written before is kept"):
+        coordinate(server, wish, small_disk / "run", wait=1, watch=fill)
+    (small_disk / "filler").unlink()
+
+    kept = newest_checkpoint(RunFolder(small_disk / "run"))
+    assert kept is not None
+    assert kept.round >= 3
+    with looped(sites):
+        coordinate(server, wish, small_disk / "run", resume=True, wait=1)
+    assert differences(tmp_path / "whole", small_disk / "run", stores=False) == []
+
+
+def fill_up(path: Path) -> None:
+    """Write until not one byte more goes."""
+    with path.open("wb", buffering=0) as file:
+        for size in (2**20, 2**10, 1):
+            try:
+                while True:
+                    file.write(b"\0" * size)
+            except OSError:
+                continue
