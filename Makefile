@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test test-engines lint bench install clean
+.PHONY: help demo test test-engines lint bench results install clean
 
 help:
 	@echo "make demo    train FedAvg and HarmoFL on five synthetic hospitals; writes demo/report.html"

@@ -1,13 +1,27 @@
 """Gradients of a linear model, worked out by hand: F = ½ mean (w·x − y)², ∇F = mean (w·x − y) x."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from harmofl.analysis.drift_terms import bound, gradient_distances, site_gradient
+from harmofl.analysis.drift_terms import (
+    at_round,
+    bound,
+    gradient_distances,
+    measure_gradients,
+    measure_terms,
+    site_gradient,
+)
+from harmofl.analysis.measured_terms import FILE
+from harmofl.analysis.subjects import open_runs
+from harmofl.federation.records import RunFolder
 from harmofl.models.network import build_network
 from harmofl.states import snapshot
-from runs import equal
+from runs import SITES, equal, records, train
 
 
 def model() -> nn.Linear:
@@ -67,3 +81,83 @@ def test_a_network_is_left_as_it_was() -> None:
     assert equal(before, snapshot(network))
     assert network.training
     assert all(weight.grad is None for weight in network.parameters())
+
+
+# ---- of finished runs ----
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("fedavg", "fedbn", "harmofl"):
+        train(folder / method, method=method, rounds=3, data__sites=SITES[:2])
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", "harmofl"])
+def test_the_models_of_a_checkpoint_are_those_of_its_round(runs: dict[str, Path], method: str) -> None:
+    """At the selected round they are, to the bit, the models that the run wrote, also where sites keep a part."""
+    (subject,) = open_runs([runs[method]], "cpu")
+    folder = RunFolder(runs[method])
+    again = at_round(subject, folder, folder.read_summary()["best_round"])
+    for site in subject.sites:
+        assert equal(snapshot(again.models[site]), snapshot(subject.models[site]))
+    others = {1, 2, 3} & set(folder.checkpoints.versions()) - {folder.read_summary()["best_round"]}
+    other = at_round(subject, folder, max(others))
+    assert not equal(snapshot(other.models[SITES[0]]), snapshot(subject.models[SITES[0]]))
+
+
+def test_terms_are_measured_at_the_selected_and_the_last_round(runs: dict[str, Path], tmp_path: Path) -> None:
+    summary = runs["fedavg"] / "summary.json"
+    best = json.loads(summary.read_text())["best_round"]
+    (found,) = measure_terms([runs["fedavg"]], tmp_path)
+    rounds = [(best, "selected"), (3, "last")] if best != 3 else [(3, "selected and last")]
+    assert [(terms.round, terms.chosen) for terms in found.measured] == rounds
+    assert found.curves[SITES[1]][2] == next(
+        record["drift"]
+        for record in records(runs["fedavg"])
+        if (record["round"], record["site"], record["phase"]) == (2, SITES[1], "train")
+    )
+    gradients = measure_gradients(runs["fedavg"])
+    assert found.measured[0].squared_gradients == {name: each.squared_norm for name, each in gradients.items()}
+    assert found.measured[0].epsilon == pytest.approx(
+        float((gradients[SITES[0]].mean - gradients[SITES[1]].mean).norm())
+    )
+
+
+def test_without_checkpoints_the_selected_round_is_measured(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["fedavg"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    change_summary(tmp_path / "run", best_round=1)
+    (found,) = measure_terms([tmp_path / "run"], tmp_path)
+    assert [(terms.round, terms.chosen) for terms in found.measured] == [(1, "selected")]
+
+
+def test_one_model_that_is_selected_and_last_is_measured_once(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["fedavg"], tmp_path / "run")
+    change_summary(tmp_path / "run", best_round=3)
+    (found,) = measure_terms([tmp_path / "run"], tmp_path)
+    assert [terms.chosen for terms in found.measured] == ["selected and last"]
+
+
+def change_summary(run: Path, **values: object) -> None:
+    path = run / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_what_is_kept_is_not_measured_again(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measure_terms([runs["harmofl"]], tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("harmofl.analysis.drift_terms.run_terms", refuse)
+    assert measure_terms([runs["harmofl"]], tmp_path) == found
+    for folders, seed in (([runs["fedavg"]], 0), ([runs["harmofl"]], 1)):
+        with pytest.raises(AssertionError, match="measured again"):
+            measure_terms(folders, tmp_path, seed)
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(AssertionError, match="measured again"):
+        measure_terms([runs["harmofl"]], tmp_path)

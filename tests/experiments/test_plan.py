@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "experiments").glob("*.toml"))
 WANTED = {
     *(f"table-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
     *(f"ablation-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
-    *(f"figure-{name}" for name in ("convergence", "local-epochs", "radius")),
+    *(f"figure-{name}" for name in ("samples", "convergence", "local-epochs", "radius")),
     *("band", "schedule", "decay", "norm", "unseen-hospital"),
 }
 
@@ -32,7 +32,7 @@ def test_every_table_and_figure_has_a_file() -> None:
 def test_every_cell_of_every_file_resolves_for_its_task(file: Path, preset: str) -> None:
     folder = ROOT / "images" if file.stem.endswith("-tiles") else None  # resolving does not open it
     experiment = read_experiment(file, folder, preset)
-    assert experiment.cells
+    assert bool(experiment.cells) == (experiment.plan.shows != "samples")
     assert {cell.settings.preset for cell in experiment.cells} <= {preset}
     assert {cell.settings.task for cell in experiment.cells} <= {experiment.plan.task}
 
@@ -162,3 +162,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "folder"), [("+ both (HarmoFL)", "both-harmofl"), ("radius 0.05", "radius-0.05")])
 def test_names_become_folders(name: str, folder: str) -> None:
     assert folder_name(name) == folder
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [(ROW, "rows"), ('[[variations]]\nname = "v"\n', "variations"), ('hold_out = "each"\n', "hold_out")],
+)
+def test_samples_are_drawn_without_anything_that_trains(write_plan: WritePlan, more: str, field: str) -> None:
+    assert not read_experiment(write_plan(f'{START}shows = "samples"\n')).cells
+    with pytest.raises(UsageError, match=f"{field}: shows = 'samples' trains nothing"):
+        read_plan(write_plan(f'{START}shows = "samples"\n{more}'))

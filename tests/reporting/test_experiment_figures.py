@@ -9,7 +9,15 @@ import pytest
 from PIL import Image
 
 from harmofl.reporting import figures
-from harmofl.reporting.experiment_figures import Point, drift_by_site, score_by_bytes, score_curves, write_figures
+from harmofl.reporting.experiment_figures import (
+    Point,
+    drift_by_site,
+    score_by_bytes,
+    score_curves,
+    scores_by_variation,
+    unseen_scores,
+    write_figures,
+)
 from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import MethodScores
 
@@ -74,6 +82,51 @@ def test_bytes_are_summed_over_rounds_and_averaged_over_sites(make_run: MakeRun)
     assert line.get_label() == "FedAvg"
     np.testing.assert_allclose(line.get_xdata(), [3, 6])  # 1 MB up and 2 MB down in each round
     assert line.get_ydata()[-1] == pytest.approx(85)
+
+
+def test_unseen_hospitals_have_a_row_each_and_one_for_their_mean(make_run: MakeRun) -> None:
+    scores = {"A": 0.9, "B": 0.6}
+    runs = [make_run(method, scores) for method in ("fedavg", "harmofl")]
+    axes = unseen_scores(runs).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B", "mean of all"]
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [90, 60])
+    np.testing.assert_allclose(axes.lines[1].get_xdata(), [75])
+    rows = [line.get_ydata()[0] for line in (axes.lines[0], axes.lines[2])]
+    assert rows[0] != rows[1]  # equal scores stay apart
+    assert axes.get_title(loc="left") == "Test accuracy at a hospital that took no part"
+
+
+def test_variations_are_rows_in_their_order_with_bars_over_seeds(make_run: MakeRun) -> None:
+    def scored(row: str, variation: str, *averages: float) -> Point:
+        name = f"{row}-{variation}"
+        runs = [
+            with_title(make_run("fedavg", {"A": score, "B": score}, seed=len(made) + seed), name, seed)
+            for seed, score in enumerate(averages)
+        ]
+        made.extend(runs)
+        return Point(row, "variation", variation, MethodScores(name, tuple(runs)))
+
+    made: list[RunResult] = []
+    points = [scored("FedAvg", "zebra", 0.5, 0.7), scored("FedAvg", "ant", 0.8), scored("FedBN", "zebra", 0.9)]
+    axes = scores_by_variation(points).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["zebra", "ant"]
+    np.testing.assert_allclose(np.asarray(axes.lines[0].get_xdata(), dtype=float), [60, 80])
+    assert [line.get_label() for line in axes.lines] == ["FedAvg", "FedBN"]
+    (bar, none), _ = (collection.get_segments() for collection in axes.collections)
+    assert np.ptp(bar[:, 0]) == pytest.approx(2 * 200**0.5)  # 50 and 70: a sample std of √200 on each side
+    assert np.ptp(none[:, 0]) == 0
+
+
+def with_title(run: RunResult, title: str, seed: int) -> RunResult:
+    return RunResult(run.folder, {**run.summary, "title": title, "seed": seed}, run.records, run.config)
+
+
+def test_a_method_that_is_scored_in_its_own_way_has_a_footnote(make_run: MakeRun) -> None:
+    scores = {"A": 0.9, "B": 0.6}
+    unseen = {site: {"metric": score, "note": "statistics of its own images"} for site, score in scores.items()}
+    figure = unseen_scores([make_run("fedavg", scores), make_run("fedbn", scores, unseen=unseen)])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "FedBN*"]
+    assert "* FedBN: statistics of its own images" in figure.axes[0].get_xlabel()
 
 
 def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance() -> None:

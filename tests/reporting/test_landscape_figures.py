@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape, View
 from harmofl.reporting import figures, landscape_table
 from harmofl.reporting.landscape_figures import FIGURES, Scale, write_figures
@@ -114,6 +115,16 @@ def test_files_are_named_after_figure_and_plane(tmp_path: Path, monkeypatch: pyt
     paths = write_figures(landscape(views={"near": view()}), tmp_path)
     assert [path.name for path in paths] == ["contours-near.png", "contours-near.svg"]
     assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_the_drift_is_drawn_beside_its_terms_where_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harmofl.reporting.landscape_figures.FIGURES", {})
+    assert write_figures(landscape(), tmp_path) == []
+    terms = Terms(1, "selected", {"A": 1.0}, {"A": 1.0}, 1.0, {"A": 1.0}, {"noise": 1.0})
+    write_terms(tmp_path, [RunTerms("../run", "FedAvg", {"A": {1: 1.0}}, [terms])], "")
+    assert [path.name for path in write_figures(landscape(), tmp_path)] == ["drift-terms.png", "drift-terms.svg"]
 
 
 def test_table_holds_sharpness_with_its_standard_error_and_the_terms_of_the_bound() -> None:

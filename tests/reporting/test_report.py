@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.errors import UsageError
 from harmofl.reporting.report import write_report
 from harmofl.reporting.runs import RunResult
@@ -142,6 +143,18 @@ def test_scores_at_held_out_hospitals_are_the_table(make_experiment: MakeExperim
     assert '62.50 <span class="spread">' in text
     assert "Training, round by round" not in text
     assert "without A, seed 0" in text
+    assert "of models that were trained without it" in text
+    assert {path.stem for path in (out / "figures").iterdir()} == {"scores-at-unseen-hospital"}
+    assert "* FedAvg, FedBN: by its own statistics" in (out / "figures/scores-at-unseen-hospital.svg").read_text()
+
+
+def test_the_drift_stands_beside_the_terms_of_its_bound_where_they_were_measured(experiment: Path) -> None:
+    assert "claimed as proven" not in text_of(experiment)
+    terms = Terms(2, "selected", {"A": 1.0}, {"A": 2.0}, 3.0, {"A": 0.5}, {"noise": 1.0})
+    (experiment / "landscape").mkdir()
+    write_terms(experiment / "landscape", [RunTerms("../fedavg/seed-1", "x", {"A": {1: 0.5}}, [terms])], "")
+    assert "The theorem is not claimed as proven" in text_of(experiment)
+    assert ">FedAvg</text>" in (experiment / "figures" / "drift-terms.svg").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_reported_is_said_in_words(tmp_path: Path, experiment: Path, two_runs: list[RunResult]) -> None:

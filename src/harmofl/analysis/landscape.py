@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harmofl.analysis.archive import key_of, load_landscape, save_landscape
 from harmofl.analysis.directions import Weights, principal_directions, projected, random_direction
-from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances
+from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, measure_terms
 from harmofl.analysis.local_paths import LocalPath, local_path
 from harmofl.analysis.losses import Array, Batches, Mode, as_in_training, losses_at, mean_loss, surface
 from harmofl.analysis.results import Landscape, Options, View
@@ -73,6 +73,7 @@ def landscape(
         with threads(1):
             found = survey(subjects, options, watch)
         save_landscape(path, found, key)
+    measure_terms(runs, out, seed, device)
     return found
 
 

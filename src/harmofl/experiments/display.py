@@ -15,6 +15,7 @@ from rich.text import Text
 from harmofl.console import STEPS
 from harmofl.experiments.results import Results
 from harmofl.experiments.writing import results_table, sentences
+from harmofl.reporting.gallery import FOLDER
 from harmofl.reporting.tables import to_rich
 
 Record = dict[str, Any]
@@ -129,5 +130,8 @@ def show_results(results: Results, out: Path) -> None:
     for cell in results.missing:
         message = results.errors.get(cell.path, "not run yet")
         print(f"harmofl: {cell}: {message}", file=sys.stderr)
+    if results.experiment.plan.shows == "samples":
+        console.print(f"The samples and how they were chosen lie in {out / FOLDER}.", highlight=False, soft_wrap=True)
+        return
     done = f"{len(results.runs)} of {len(results.experiment.cells)} cells are done"
     console.print(f"{done}; the table and every score lie in {out}.", highlight=False, soft_wrap=True)

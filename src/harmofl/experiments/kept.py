@@ -80,6 +80,8 @@ def without_paths(settings: Settings) -> Settings:
 
 def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
     """Whether a run with the one would be the run with the other; `paths`: also of the same folder."""
+    if (planned.seed, planned.task, planned.method) != (done.seed, done.task, done.method):  # seen at once, as most do
+        return False
     if not paths:
         if bool(planned.data.folder) != bool(done.data.channels):  # known once a folder was read, never of a phantom
             return False

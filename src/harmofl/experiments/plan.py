@@ -57,7 +57,8 @@ class Plan(Part):
 
     title: str
     task: str
-    shows: Literal["table", "convergence", "curve"] = "table"
+    shows: Literal["table", "convergence", "curve", "samples"] = "table"
+    """`samples`: images of every site; nothing is trained."""
     axis: str | None = None
     """The setting along which a curve runs."""
     preset: str | None = None
@@ -118,7 +119,9 @@ def _check_fields(model: type[Part], tree: Tree, prefix: str = "") -> None:
 
 def _check_whole(plan: Plan) -> None:
     find_task(plan.task)
-    if not plan.rows:
+    if plan.shows == "samples":
+        _check_trains_nothing(plan)
+    elif not plan.rows:
         raise UsageError(f"rows = []: shows = {plan.shows!r} needs at least one, begun with [[rows]]")
     if (plan.shows == "curve") != (plan.axis is not None):
         raise UsageError(f"axis = {plan.axis!r}: a curve, and nothing else, has one, such as 'method.radius'")
@@ -135,6 +138,12 @@ def _check_whole(plan: Plan) -> None:
         _check_known(variation.only or (), rows)
     if plan.paper:
         _check_paper(plan.paper, rows)
+
+
+def _check_trains_nothing(plan: Plan) -> None:
+    for name in ("rows", "variations", "hold_out", "paper"):
+        if getattr(plan, name):
+            raise UsageError(f"{name}: shows = 'samples' trains nothing, so there is none")
 
 
 def check_distinct(field: str, values: Iterable[object]) -> None:

@@ -18,6 +18,7 @@ from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
 from harmofl.reporting.runs import read_run
+from harmofl.settings import flat, resolve
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -44,6 +45,8 @@ def run_experiment(
     experiment = read_experiment(file, data, preset)
     store = Kept(Path(kept)) if kept else None
     with claimed(out, experiment, resume):
+        if experiment.plan.shows == "samples":
+            return _draw_samples(experiment, out, watch)
         results = gather(experiment, out, store)
         if (
             results.missing
@@ -55,6 +58,20 @@ def run_experiment(
             Runner(results, out, store, watch).run(num_jobs(jobs, results.missing))
         except OSError as error:
             raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
+    return results
+
+
+def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
+    """Pictures instead of cells."""
+    from harmofl.reporting.gallery import FOLDER
+    from harmofl.reporting.pictures import draw_samples
+
+    folder = {"data.folder": experiment.data} if experiment.data else {}
+    values = flat(experiment.plan.settings) | folder
+    settings, _ = resolve(experiment.plan.task, "fedavg", experiment.preset, overrides=values)
+    draw_samples(settled(settings, watch), out / FOLDER, watch)
+    results = Results(experiment)
+    write_results(results, out)
     return results
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harmofl.files import write_whole
 from harmofl.reporting.figures import (
+    INK,
     MUTED,
+    RULE,
     _Curve,
+    _draw_site_dots,
+    _lanes,
     _legend_below,
     _line_style,
     _look_past_the_start,
@@ -35,6 +40,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANELS_PER_ROW = 3
+MEAN = "mean of all"
+MARKS = ("*", "†", "‡")
+WIDTH_OF_NOTES = 80
+"""Letters in a line of a footnote."""
 ORDER_OF_WORDS = {"none": -2.0, "dc": -1.0, "full": math.inf}
 """Where the bands that are words stand among those that are numbers."""
 
@@ -120,7 +129,7 @@ def drift_by_site(runs: Sequence[RunResult]) -> Figure:
     from matplotlib.figure import Figure
 
     curves = {method.label: _drift_curves(method) for method in methods_of(runs)}
-    columns = min(PANELS_PER_ROW, len(curves))
+    columns = 2 if len(curves) == 4 else min(PANELS_PER_ROW, len(curves))
     rows = math.ceil(len(curves) / columns)
     figure = Figure(figsize=(1.2 + 2.8 * columns, 1.1 + 2.3 * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
@@ -198,6 +207,96 @@ def _bytes_curve(run: RunResult) -> dict[int, tuple[float, float]]:
     each = [statistics.fmean(up[n][site] + down[n].get(site, 0) for site in up[n]) / 1e6 for n in rounds]
     sent = dict(zip(rounds, accumulate(each), strict=True))
     return {number: (sent[number], score) for number, score in _test_curve(run).items() if number in sent}
+
+
+@_styled
+def scores_by_variation(points: Sequence[Point]) -> Figure:
+    """Draw the average score of each row of the table under each variation, with bars of one std over seeds.
+
+    Unlike a curve's settings, variations have names only, in the order of the plan.
+    """
+    from matplotlib.figure import Figure
+
+    variations = list(dict.fromkeys(str(point.setting) for point in points))
+    rows = list(dict.fromkeys(point.row for point in points))
+    lanes = _lanes(max(3, len(rows)))
+    figure = Figure(figsize=(6.8, 1.6 + 0.55 * len(variations)), layout="constrained")
+    axes = figure.add_subplot()
+    for index, row in enumerate(rows):
+        own = [point for point in points if point.row == row]
+        places = [variations.index(str(point.setting)) + lanes[index] for point in own]
+        averages = [point.scores.average for point in own]
+        spreads = [sample_std(list(point.scores.averages.values())) or 0.0 for point in own]
+        style = _line_style(index) | {"markersize": 7.5, "linestyle": "none"}
+        axes.errorbar(averages, places, xerr=spreads, fmt="none", ecolor=style["color"], elinewidth=1.6, zorder=2)
+        axes.plot(averages, places, label=row, zorder=3, **style)
+    axes.set_title(f"Average test {points[0].scores.runs[0].metric_name}")
+    axes.set_xlabel("mean over sites, %" + _spread_label([point.scores for point in points], "bars"))
+    _rows_down(axes, variations)
+    _legend_below(figure, axes)
+    return figure
+
+
+def _rows_down(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows from the top down, without an axis of their own."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="y", visible=False)
+
+
+@_styled
+def unseen_scores(runs: Sequence[RunResult]) -> Figure:
+    """Draw each method's score at each hospital that took no part, and the mean over them.
+
+    A method that is not scored in the plain way carries a mark, which a footnote explains.
+    """
+    from matplotlib.figure import Figure
+
+    methods, sites = methods_of(runs), sites_of(runs)
+    rows = [*sites, MEAN]
+    footnotes = _footnotes(methods)
+    figure = Figure(figsize=(6.8, 1.9 + len(rows) * max(0.42, 0.16 * len(methods))), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhspan(len(sites) - 0.5, len(rows) - 0.5, color=RULE, alpha=0.4, linewidth=0)
+    lanes = _lanes(max(3, len(methods)))  # two on one line would hide equal scores
+    for index, method in enumerate(methods):
+        mark = next((mark for mark, (labels, _) in footnotes.items() if method.label in labels), "")
+        marked = replace(method, label=f"{method.label}{mark}")
+        _draw_unseen(axes, marked, sites, lanes[index], _line_style(index) | {"markersize": 7.5})
+    axes.set_title(f"Test {runs[0].metric_name} at a hospital that took no part")
+    axes.set_xlabel("\n".join(["%" + _spread_label(methods, "bars"), *_note_lines(footnotes)]))
+    _rows_down(axes, rows)
+    _legend_below(figure, axes)
+    return figure
+
+
+def _draw_unseen(axes: Axes, method: MethodScores, sites: Sequence[str], lane: float, style: dict[str, Any]) -> None:
+    """Draw a method's dots at the sites and, in the row below them, its mean."""
+    _draw_site_dots(axes, method, sites, lane, style)
+    place, spread = [len(sites) + lane], sample_std(list(method.averages.values())) or 0.0
+    if spread:
+        axes.errorbar([method.average], place, xerr=[spread], fmt="none", ecolor=style["color"], elinewidth=1.6)
+    axes.plot([method.average], place, zorder=3, **(style | {"linestyle": "none"}))
+
+
+Footnotes = Mapping[str, tuple[Sequence[str], str]]
+
+
+def _note_lines(footnotes: Footnotes) -> list[str]:
+    notes = [f"{mark} {', '.join(labels)}: {note}" for mark, (labels, note) in footnotes.items()]
+    return [line for note in notes for line in textwrap.wrap(note, WIDTH_OF_NOTES)]
+
+
+def _footnotes(methods: Sequence[MethodScores]) -> Footnotes:
+    """By its mark: the methods that a note on unseen hospitals belongs to, and the note."""
+    labels: dict[str, list[str]] = {}
+    for method in methods:
+        scores = [found for run in method.runs for found in (run.summary.get("unseen") or {}).values()]
+        for note in dict.fromkeys(found["note"] for found in scores if found.get("note")):
+            labels.setdefault(note, []).append(method.label)
+    return {mark: (names, note) for mark, (note, names) in zip(MARKS, labels.items(), strict=False)}
 
 
 def has_drift(runs: Sequence[RunResult]) -> bool:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harmofl.analysis.losses import Array
+from harmofl.analysis.measured_terms import read_terms
 from harmofl.analysis.results import Landscape, View
 from harmofl.files import write_whole
+from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.reporting.figures import _COLOURS, _MARKERS, INK, MUTED, PAPER, RULE, _styled, to_png, to_svg
 
 if TYPE_CHECKING:
@@ -359,15 +361,18 @@ FIGURES: dict[str, Callable[[Landscape, View], Figure]] = {
 
 
 def write_figures(landscape: Landscape, out: Path) -> list[Path]:
-    """Write every figure of every plane as PNG and SVG, `contours-near.png` and so on."""
+    """Write every figure of every plane as PNG and SVG, `contours-near.png` and so on, and the drift with its terms."""
     written = []
     for name, draw in FIGURES.items():
         for view in landscape.views.values():
-            figure = draw(landscape, view)
-            for path, content in (
-                (out / f"{name}-{view.name}.png", to_png(figure)),
-                (out / f"{name}-{view.name}.svg", to_svg(figure)),
-            ):
-                write_whole(path, content)
-                written.append(path)
+            written += _write(draw(landscape, view), out / f"{name}-{view.name}")
+    if terms := read_terms(out):
+        written += _write(drift_with_terms(terms), out / "drift-terms")
     return written
+
+
+def _write(figure: Figure, path: Path) -> list[Path]:
+    png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
+    write_whole(png, to_png(figure))
+    write_whole(svg, to_svg(figure))
+    return [png, svg]

@@ -19,6 +19,7 @@ from harmofl.errors import UsageError
 from harmofl.files import write_whole
 from harmofl.reporting import comparisons, figures
 from harmofl.reporting.comparisons import Comparison
+from harmofl.reporting.gallery import Photo
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
@@ -56,6 +57,8 @@ class Additions:
     paper: Table | None = None
     pictures: Mapping[str, Picture] = field(default_factory=dict)
     """In place of the runs' own."""
+    gallery: Sequence[Photo] = ()
+    """Pictures that were drawn before."""
     missing: Sequence[tuple[str, str]] = ()
     """What has no scores, and why."""
     repeats: Sequence[Repeat] = ()
@@ -108,6 +111,7 @@ def write_page(
         missing=additions.missing,
         unseen=_unseen(runs),
         plots={name: _plot(name, picture) for name, picture in pictures.items()},
+        gallery=additions.gallery,
         explains_amplitude=samples_figure is not None or any(run.method == "harmofl" for run in runs),
         band=_shared_band(runs),
         costs=[_cost(method) for method in methods_of(runs)],

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harmofl.analysis.measured_terms import terms_of_cells
 from harmofl.errors import UsageError, describe
 from harmofl.experiments.kept import ROUNDS
 from harmofl.experiments.lines import RESULTS, read_any, read_lines
@@ -19,8 +20,11 @@ from harmofl.experiments.plan import Paper
 from harmofl.experiments.writing import paper_table
 from harmofl.reporting import experiment_figures as drawings
 from harmofl.reporting.comparisons import Comparison
+from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 from harmofl.reporting.experiment_figures import Point
 from harmofl.reporting.experiment_words import summarize_experiment
+from harmofl.reporting.gallery import FOLDER as PICTURES
+from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, Picture, Repeat, next_steps_for, pictures_of, repeating, write_page
 from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import Table, methods_of, score_table
@@ -63,7 +67,7 @@ def _report_runs(folder: Path, page: Path) -> None:
         summary_sentences=[*summarize(runs), *_missing_sentence(len(missing), len(runs) + len(missing), "run")],
         runs=runs,
         next_steps=_steps_after(runs, folder),
-        additions=Additions(missing=missing),
+        additions=Additions(missing=missing, gallery=read_gallery(folder)),
     )
 
 
@@ -94,11 +98,18 @@ def _report_experiment(folder: Path, page: Path) -> None:
     state = _read_state(folder / RESULTS)
     try:
         runs = read_lines(folder)
+        if not runs and state["shows"] == "samples":
+            raise UsageError(
+                f"{folder} holds an experiment that trains nothing: its pictures are in {folder / PICTURES}"
+            )
         if not runs:
             raise UsageError(f"{folder} holds an experiment of which no cell is finished yet: nothing to report")
         found = [_comparison(values) for values in state["comparisons"]]
         points = _points(state, runs)
-        pictures = {**pictures_of(runs), **_pictures(runs, points)}
+        pictures = {**pictures_of(runs), **_pictures(runs, points), **_drift_terms(state, folder)}
+        if _holds_out(state):
+            del pictures["sites"]  # of hospitals that took part
+            pictures["unseen"] = _unseen_picture(runs)
         drawings.write_figures({_FILES[name]: pictures[name].figure for name in pictures}, folder / "figures")
         write_page(
             page,
@@ -112,6 +123,7 @@ def _report_experiment(folder: Path, page: Path) -> None:
                 paper=_paper(state, folder),
                 pictures=pictures,
                 missing=_missing(state),
+                gallery=read_gallery(folder),
                 repeats=[_repeat(cell, folder, state) for cell in state["cells"] if cell["state"] == "done"],
                 repeat_all=shlex.join([*_command(state), "--out", f"{folder.resolve().name}-again"]),
             ),
@@ -125,6 +137,8 @@ _FILES = {
     "convergence": "convergence",
     "drift": "drift",
     "drift-by-site": "drift-by-site",
+    "drift-terms": "drift-terms",
+    "unseen": "scores-at-unseen-hospital",
     "bytes": "score-by-bytes",
     "curve": "score-curve",
 }
@@ -173,6 +187,19 @@ def _pictures(runs: Sequence[RunResult], points: Sequence[Point]) -> dict[str, P
         )
         pictures["bytes"] = Picture(drawings.score_by_bytes(runs), caption)
     return pictures
+
+
+def _unseen_picture(runs: Sequence[RunResult]) -> Picture:
+    caption = (
+        f"Test {runs[0].metric_name} at each hospital, of models that were trained without it. Further right is better."
+    )
+    return Picture(drawings.unseen_scores(runs), caption)
+
+
+def _drift_terms(state: State, folder: Path) -> dict[str, Picture]:
+    """The drift beside the terms of its bound, where `harmofl landscape` has measured them below this folder."""
+    runs = terms_of_cells({cell["path"]: (cell["label"], cell["seed"]) for cell in state["cells"]}, folder)
+    return {"drift-terms": Picture(drift_with_terms(runs), CAPTION)} if runs else {}
 
 
 def _sentences(

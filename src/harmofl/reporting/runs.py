@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import math
 import tomllib
@@ -63,7 +65,7 @@ class RunResult:
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting of the run, as `config.toml` holds them."""
-        return tomllib.loads(self.config)
+        return copy.deepcopy(_parsed(self.config))
 
     @property
     def scores(self) -> dict[str, float]:
@@ -144,6 +146,12 @@ def _read_config(path: Path) -> str:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
     return text
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(config: str) -> dict[str, Any]:
+    """A table asks every run for its settings many times, and parsing takes most of its time."""
+    return tomllib.loads(config)
 
 
 def _percent(score: float | None) -> float:

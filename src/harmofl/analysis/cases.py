@@ -1,0 +1,325 @@
+"""Test images that show what finished runs can and cannot do, chosen by a rule that favours no method."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harmofl.analysis.hospitals import has_colours
+from harmofl.analysis.subjects import labels_of
+from harmofl.data.folder import silent
+from harmofl.data.images import ImageSet, LabelledImages
+from harmofl.errors import UsageError
+from harmofl.experiments.kept import settings_in
+from harmofl.experiments.lines import RESULTS
+from harmofl.federation.client import to_device
+from harmofl.federation.transports import threads
+from harmofl.inference.evaluation import Trained, chosen_images, models_for, opened
+from harmofl.inference.folder import read_description
+from harmofl.models.network import Model
+from harmofl.settings import Settings, differences
+from harmofl.states import evaluating
+from harmofl.tasks import find as find_task
+from harmofl.tasks.scores import dice
+from harmofl.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[dict[str, Any]], None]
+Scores = NDArray[np.float64]
+
+WORDS = ("best", "median", "worst")
+
+
+# --- finished runs -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run, under the name that pictures give it."""
+
+    label: str
+    folder: Path
+    settings: Settings
+
+    @property
+    def model(self) -> Path:
+        """Where its model lies."""
+        return self.folder / "model"
+
+    @property
+    def task(self) -> Task:
+        """What it learned."""
+        return find_task(self.settings.task)
+
+
+def find_runs(folders: Sequence[Path], data: Path | None = None) -> list[Finished]:
+    """The runs in some folders; of an experiment, the first seed of each line. All must have the same images."""
+    if not folders:
+        raise UsageError("no run given: name the folder of a finished run or of an experiment")
+    alone = [folder for folder in folders if not (folder / RESULTS).exists()]
+    names = dict(zip(alone, labels_of(alone), strict=True))
+    found = [run for folder in folders for run in ([(names[folder], folder)] if folder in names else _cells(folder))]
+    runs = [Finished(label, folder, _settings(folder, data)) for label, folder in found]
+    for run in runs[1:]:
+        _check_comparable(runs[0], run)
+    return runs
+
+
+def _cells(folder: Path) -> list[tuple[str, Path]]:
+    try:
+        state = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+        done = [cell for cell in state["cells"] if cell["state"] == "done"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{folder / RESULTS} cannot be read: {error!r}") from None
+    first: dict[str, Path] = {}
+    for cell in sorted(done, key=lambda cell: int(cell["seed"])):
+        place = folder / cell["folder"]
+        if (place / "model" / "model.json").exists():
+            first.setdefault(cell["label"], place)
+    lines = list(dict.fromkeys(cell["label"] for cell in done))
+    without = [label for label in lines if label not in first]
+    if without:
+        logger.warning("%s: no model is kept of %s, so left out", folder, ", ".join(without))
+    if not first:
+        raise UsageError(f"{folder}: an experiment without a finished run that has its model")
+    return [(label, first[label]) for label in lines if label in first]
+
+
+def _settings(folder: Path, data: Path | None) -> Settings:
+    settings = settings_in(folder)
+    if data is not None and not settings.data.folder:
+        raise UsageError(f"data = {str(data)!r}: {folder} was trained on synthetic hospitals")
+    if data is not None:
+        settings = settings.changed("data", folder=os.path.abspath(data))
+    where = settings.data.folder
+    if where and not Path(where).is_dir():
+        hint = "no such folder" if data is not None else "the run's images are gone; say where they lie, with --data"
+        raise UsageError(f"data.folder = {where!r}: {hint}")
+    return settings
+
+
+def _check_comparable(first: Finished, other: Finished) -> None:
+    changed = differences(first.settings, other.settings)
+    named = [name for name in changed if name == "task" or name.startswith("data.")]
+    if named:
+        raise UsageError(
+            f"{first.folder} and {other.folder} differ in {', '.join(named)}: "
+            "only runs on the same images can stand side by side"
+        )
+
+
+# --- their test images ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """One test image."""
+
+    site: str
+    number: int
+    """Among the site's test images, from 0 on."""
+
+
+class Gallery:
+    """The test images of some runs, and what each run's model for the site makes of them."""
+
+    def __init__(self, runs: Sequence[Finished], device: str = "auto", watch: Watch = silent) -> None:
+        self.runs = runs
+        self.task = runs[0].task
+        self.device = device
+        self._watch = watch
+        trained = Trained.of(read_description(runs[0].model))
+        source, self.settings = opened(self.task, runs[0].settings, trained.sites, watch)
+        self.sites = self.task.sites_of(self.settings.data)
+        self.images: dict[str, ImageSet] = {site: chosen_images(source, site, "auto", trained) for site in self.sites}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names."""
+        return self.task.classes_of(self.settings.data)
+
+    @property
+    def is_colour(self) -> bool:
+        """Whether an image's channels are colours."""
+        return has_colours(self.task, self.settings.data)
+
+    @property
+    def places(self) -> list[Place]:
+        """Every test image, site by site."""
+        return [Place(site, number) for site, images in self.images.items() for number in range(len(images))]
+
+    def image(self, place: Place) -> LabelledImages:
+        """One test image with its truth."""
+        return self.images[place.site].load(torch.tensor([place.number]))
+
+    def outputs(self, run: Finished) -> Iterator[tuple[LabelledImages, Tensor]]:
+        """All test images in batches, in the order of `places`, with the run's logits."""
+        for number, site in enumerate(self.sites):
+            done = self.runs.index(run) * len(self.sites) + number
+            total = len(self.runs) * len(self.sites)
+            self._watch({"phase": "pictures", "what": f"{run.label} at {site}", "done": done, "total": total})
+            with self._model(run, site) as model:
+                for batch in self.images[site].batches(run.settings.training.batch_size):
+                    yield batch, _logits(model, batch)
+
+    def output(self, run: Finished, place: Place) -> Tensor:
+        """The run's logits for one image (classes, …), computed in the batch that it is scored in."""
+        size = run.settings.training.batch_size
+        start = place.number // size * size
+        images = self.images[place.site]
+        batch = images.load(torch.arange(start, min(start + size, len(images))))
+        with self._model(run, place.site) as model:
+            return _logits(model, batch)[place.number - start]
+
+    @contextmanager
+    def _model(self, run: Finished, site: str) -> Iterator[Model]:
+        """The model that a run has for a site, which took part; on as many threads as the run was scored with."""
+        with threads(run.settings.federation.threads):
+            (model,) = models_for(run.model, site, self.images[site], run.settings, device=self.device).models
+            with evaluating(model):
+                yield model
+
+
+def _logits(model: Model, batch: LabelledImages) -> Tensor:
+    logits: Tensor = model(to_device(batch.images, next(model.parameters()).device)).cpu()
+    return logits
+
+
+# --- segmentation: by the Dice score -------------------------------------------------------------------------------
+
+
+def dice_per_image(logits: Tensor, truth: Tensor) -> Tensor:
+    """The Dice score of each image (N,), the mean over foreground classes."""
+    found = logits.argmax(dim=1)
+    scores = []
+    for label in range(1, logits.shape[1]):
+        predicted, true = (found == label).flatten(1), (truth == label).flatten(1)
+        counts = (predicted & true, predicted & ~true, ~predicted & true)
+        scores.append(dice(*(count.sum(dim=1).double() for count in counts)))
+    return torch.stack(scores).mean(dim=0)
+
+
+def dice_table(gallery: Gallery) -> tuple[Scores, NDArray[np.bool_]]:
+    """The Dice score of every run (rows) on every test image (columns), and which images have anything to find."""
+    rows, filled = [], np.zeros(0, dtype=np.bool_)
+    for run in gallery.runs:
+        scores, masks = [], []
+        for batch, logits in gallery.outputs(run):
+            scores.append(dice_per_image(logits, batch.targets))
+            masks.append((batch.targets > 0).flatten(1).any(dim=1))
+        rows.append(torch.cat(scores).numpy())
+        filled = torch.cat(masks).numpy()
+    return np.stack(rows), filled
+
+
+def extremes(scores: Scores, among: Sequence[int]) -> dict[str, int]:
+    """Of some columns, the one whose mean over rows is highest, the median and lowest; of equals, the first.
+
+    The median of an even number is the better one of the two in the middle.
+    """
+    if not among:
+        return {}
+    means = scores.mean(axis=0)
+    best_first = sorted(among, key=lambda column: -means[column])
+    worst_first = sorted(among, key=lambda column: means[column])
+    return dict(zip(WORDS, (best_first[0], best_first[(len(among) - 1) // 2], worst_first[0]), strict=True))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A chosen test image, with every run's mask and Dice score."""
+
+    word: str
+    place: Place
+    image: Tensor
+    truth: Tensor
+    masks: Mapping[str, Tensor]
+    scores: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """What it was chosen by."""
+        return float(np.mean(list(self.scores.values())))
+
+
+def chosen_cases(gallery: Gallery, scores: Scores, among: Sequence[int]) -> list[Case]:
+    """The best, the median and the worst of some test images."""
+    return [_case(gallery, word, column, scores) for word, column in extremes(scores, among).items()]
+
+
+def _case(gallery: Gallery, word: str, column: int, scores: Scores) -> Case:
+    place = gallery.places[column]
+    found = gallery.image(place)
+    return Case(
+        word,
+        place,
+        found.images[0],
+        found.targets[0],
+        {run.label: gallery.output(run, place).argmax(dim=0) for run in gallery.runs},
+        {run.label: float(score) for run, score in zip(gallery.runs, scores[:, column], strict=True)},
+    )
+
+
+# --- classification: by the confidence -----------------------------------------------------------------------------
+
+SHOWN = 2
+"""Images of each kind and run."""
+KINDS = ("surest and right", "least sure", "surest and wrong")
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A run's opinion of a test image."""
+
+    place: Place
+    image: Tensor
+    truth: int
+    probabilities: tuple[float, ...]
+
+    @property
+    def label(self) -> int:
+        """The class that it takes the image for."""
+        return int(np.argmax(self.probabilities))
+
+
+def telling(logits: Tensor, truth: Tensor) -> dict[str, list[int]]:
+    """Places of images that show most of a classifier; it is surer, the further its first class is ahead.
+
+    The gap between the two highest logits does not end at 1, where the probabilities of many images do.
+    """
+    highest = logits.double().topk(2, dim=1)
+    gaps, right = highest.values[:, 0] - highest.values[:, 1], highest.indices[:, 0] == truth
+    kinds = ((right, -gaps), (torch.ones_like(right), gaps), (~right, -gaps))
+    return {name: _first(members, order) for name, (members, order) in zip(KINDS, kinds, strict=True)}
+
+
+def _first(members: Tensor, order: Tensor) -> list[int]:
+    places = members.nonzero().flatten()
+    chosen: list[int] = places[order[places].argsort(stable=True)][:SHOWN].tolist()
+    return chosen
+
+
+def guesses(gallery: Gallery, run: Finished) -> dict[str, list[Guess]]:
+    """Of all test images, those of which a run is surest and right, least sure, and surest and wrong."""
+    each = [(logits, batch.targets) for batch, logits in gallery.outputs(run)]
+    logits, truth = (torch.cat(parts) for parts in zip(*each, strict=True))
+    places = gallery.places
+    probabilities = logits.double().softmax(dim=1)
+
+    def guess(column: int) -> Guess:
+        found = gallery.image(places[column])
+        return Guess(places[column], found.images[0], int(truth[column]), tuple(probabilities[column].tolist()))
+
+    return {kind: [guess(column) for column in columns] for kind, columns in telling(logits, truth).items()}

@@ -1,0 +1,261 @@
+"""Hospitals' images to look at: chosen by a rule, harmonized as a federation would, and described in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
+from harmofl.data.folder import drawn, silent
+from harmofl.data.images import ImageSet, LabelledImages, Parts, joined
+from harmofl.errors import UsageError
+from harmofl.federation.client import choose_device
+from harmofl.methods.harmonizers import AmplitudeNormalization, Band, check_band
+from harmofl.methods.server_rules import Mean
+from harmofl.settings import DataSettings, Settings
+from harmofl.tasks import find as find_task
+from harmofl.tasks.task import Task
+
+Watch = Callable[[dict[str, Any]], None]
+
+BEFORE = "before"
+"""The name of images as they are, among the names of bands."""
+
+MOST_IMAGES = 500
+"""Of a hospital, drawn at random: more of them change nothing that can be seen."""
+
+LARGEST_KEPT = 2**28
+"""Bytes of images that are kept in memory, all hospitals together; others are read, or made, once more."""
+
+LARGEST_BATCH = 2**22
+"""Numbers in a batch of images."""
+
+
+def parse_band(text: str) -> Band:
+    """A band as it is written on the command line."""
+    try:
+        number = float(text)
+    except ValueError:
+        value: object = text
+    else:
+        value = number
+    try:
+        return check_band(value)
+    except ValueError as error:
+        raise UsageError(f"band = {text!r}: must be {error}") from None
+
+
+def has_colours(task: Task, data: DataSettings) -> bool:
+    """Whether an image's channels are colours, and not neighbouring slices."""
+    return task.image_shape(data)[0] == 3 and data.neighbours == 0
+
+
+class Hospitals:
+    """The sites of a task, on a phantom or in a folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.task: Task = find_task(settings.task)
+        self.sites = self.task.sites_of(settings.data)
+        self._source = self.task.open(settings.data)
+        self._kept: dict[str, Parts] = {}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names."""
+        return self.task.classes_of(self.settings.data)
+
+    @property
+    def is_colour(self) -> bool:
+        """Whether an image's channels are colours."""
+        return has_colours(self.task, self.settings.data)
+
+    def parts(self, site: str) -> Parts:
+        """A site's images: train, val and test."""
+        if site in self._kept:
+            return self._kept[site]
+        parts = self._source.parts(site)
+        kept = [part for others in self._kept.values() for part in others]
+        if sum(part.nbytes for part in (*kept, *parts)) <= LARGEST_KEPT:
+            self._kept[site] = parts
+        return parts
+
+    def some(self, site: str) -> ImageSet:
+        """Images of a site, of all three parts, drawn at random if they are many."""
+        images = joined(self.parts(site))
+        return images.at(drawn(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site))
+
+    def batches(self, images: ImageSet) -> Iterator[LabelledImages]:
+        """Images in batches that fit into memory, whatever their size."""
+        channels, height, width = self.task.image_shape(self.settings.data)
+        return images.batches(max(1, LARGEST_BATCH // (channels * height * width)))
+
+
+# --- harmonization -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Harmonization:
+    """What a federation would share, and each site's own mean amplitude, the whole spectrum (C, H, W // 2 + 1)."""
+
+    layers: Mapping[str, AmplitudeNormalization]
+    """By the name of their band, with what all sites share."""
+    amplitudes: Mapping[str, Tensor]
+    shared: Tensor
+
+
+def harmonization(
+    hospitals: Hospitals, bands: Sequence[Band], device: str = "auto", watch: Watch = silent
+) -> Harmonization:
+    """Measure every site's training images and take the mean over sites, as before round 1 of a federation."""
+    place = choose_device(device)
+    shape = hospitals.task.image_shape(hospitals.settings.data)
+    layers = {str(band): AmplitudeNormalization(shape, band).to(place) for band in (*bands, "full")}
+    means = {name: Mean() for name in layers}
+    amplitudes = {}
+    for number, site in enumerate(hospitals.sites):
+        watch(_step(f"measuring the amplitudes of {site}", number, 2 * len(hospitals.sites)))
+        train = hospitals.parts(site)[0]
+        for name, layer in layers.items():
+            layer.measure(batch.images.to(place) for batch in hospitals.batches(train))
+            means[name].add(layer.measurement())
+        amplitudes[site] = layers["full"].measurement()["amplitude"]
+    for name, layer in layers.items():
+        layer.receive(means[name].value())
+        layer.freeze()
+        layer.double()  # only now: what sites measure and share is single precision
+    shared = layers["full"].measurement()["amplitude"]
+    return Harmonization({str(band): layers[str(band)] for band in bands}, amplitudes, shared)
+
+
+def _step(what: str, done: int, total: int) -> dict[str, Any]:
+    return {"phase": "pictures", "what": what, "done": done, "total": total}
+
+
+# --- images chosen by a rule ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An image that stands for others: its mean intensity is their median."""
+
+    image: Tensor
+    """(C, H, W)."""
+    target: Tensor
+    """A class, or a mask (H, W)."""
+    brightness: float
+    out_of: int
+
+
+def median_place(values: Tensor) -> int:
+    """The place of the median; of an even number of values, the lower one of the two in the middle."""
+    return int(values.argsort(stable=True)[(len(values) - 1) // 2])
+
+
+def chosen(images: ImageSet, brightness: Tensor, members: Tensor) -> Chosen | None:
+    """Of some members of a set, the one of median brightness; None if there is no member."""
+    places = members.nonzero().flatten()
+    if not len(places):
+        return None
+    place = places[median_place(brightness[places])]
+    found = images.load(place[None])
+    return Chosen(found.images[0], found.targets[0], float(brightness[place]), len(places))
+
+
+def kinds_in(batch: LabelledImages) -> Tensor:
+    """The class of each image; in segmentation 1 if its mask holds anything, else 0."""
+    if batch.labels is not None:
+        return batch.labels
+    return (batch.targets > 0).flatten(1).any(dim=1).long()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of one site's images."""
+
+    site: str
+    example: Chosen
+    """Of all images; in segmentation, of those whose mask holds anything."""
+    samples: Mapping[str, Chosen | None]
+    """One per class; in segmentation the example alone."""
+    statistics: Mapping[str, Tensor]
+    """(N, statistics) as they are and for each band."""
+    groups: Tensor
+
+
+def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNormalization]) -> Look:
+    """Choose images of a site and describe all that were drawn, as they are and harmonized."""
+    images = hospitals.some(site)
+    brightness, kinds = [], []
+    described: dict[str, list[Tensor]] = {name: [] for name in ((BEFORE, *layers) if layers else ())}
+    for batch in hospitals.batches(images):
+        brightness.append(batch.images.mean(dim=(1, 2, 3)))
+        kinds.append(kinds_in(batch))
+        for name in described:
+            described[name].append(statistics(harmonized(batch.images, layers.get(name))).cpu())
+    means, kind = torch.cat(brightness), torch.cat(kinds)
+    is_classification = hospitals.task.kind == "classification"
+    telling = kind >= 0 if is_classification or not kind.any() else kind > 0
+    example = chosen(images, means, telling)
+    assert example is not None  # a site has images
+    names = hospitals.classes if is_classification else ()
+    samples = {name: chosen(images, means, kind == number) for number, name in enumerate(names)}
+    found = {name: torch.cat(parts) for name, parts in described.items()}
+    return Look(site, example, samples or {"": example}, found, images.groups)
+
+
+def harmonized(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:
+    """Images as a network would get them; in double precision, lest a probe learns from rounding."""
+    if layer is None:
+        return images
+    with torch.no_grad():
+        result: Tensor = layer(images.to(layer.amplitude.device, torch.float64))
+    return result
+
+
+def looks_at(
+    hospitals: Hospitals, layers: Mapping[str, AmplitudeNormalization] | None = None, watch: Watch = silent
+) -> list[Look]:
+    """What was seen of every site."""
+    looks, total = [], len(hospitals.sites)
+    for number, site in enumerate(hospitals.sites):
+        watch(_step(f"looking at the images of {site}", total + number, 2 * total))
+        looks.append(look_at(hospitals, site, layers or {}))
+    return looks
+
+
+# --- all sites together --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Every image as a point, as it is and for each band, and what a probe makes of the statistics."""
+
+    sites: Tensor
+    """(N,) the number of each image's site."""
+    common: Mapping[str, Tensor]
+    """(N, 2) in the plane in which the images as they are differ most: how much of the differences is gone."""
+    own: Mapping[str, Tensor]
+    """(N, 2) in the plane in which these images themselves differ most: what is left, enlarged."""
+    probes: Mapping[str, Probe]
+    shares: Mapping[str, tuple[float, float]]
+    """Of the variance along the two axes of each own plane."""
+
+
+def embedding(looks: Sequence[Look], seed: int = 0) -> Embedding:
+    """Put the statistics of all sites together."""
+    sites = torch.cat([torch.full((len(look.groups),), number) for number, look in enumerate(looks)])
+    groups = torch.cat([look.groups for look in looks])
+    values = {name: torch.cat([look.statistics[name] for look in looks]) for name in looks[0].statistics}
+    planes = {name: Plane.of(each) for name, each in values.items()}
+    return Embedding(
+        sites,
+        {name: planes[BEFORE].places(each) for name, each in values.items()},
+        {name: planes[name].places(each) for name, each in values.items()},
+        {name: probe_site(each, sites, groups, seed) for name, each in values.items()},
+        {name: plane.shares for name, plane in planes.items()},
+    )

@@ -1,0 +1,93 @@
+"""The terms of the bound on the drift, as they were measured for some runs: one small file, for figures and reports."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from harmofl.errors import UsageError
+from harmofl.files import write_whole
+
+FILE = "drift-terms.json"
+
+BySite = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was measured at the model of one round."""
+
+    round: int
+    chosen: str
+    """Why this round: `selected`, `last` or `selected and last`."""
+    squared_gradients: BySite
+    """‖∇F_i‖²."""
+    variances: BySite
+    """σ_i² over mini-batches."""
+    epsilon: float
+    """The largest ‖∇F_i − ∇F_j‖."""
+    drifts: BySite
+    """Γ_i of one further local epoch, with a new optimizer and the full learning rate."""
+    bound: Mapping[str, float]
+    """The theorem's terms, for as many steps of plain gradient descent; their sum would bound the mean Γ."""
+
+
+@dataclass(frozen=True)
+class RunTerms:
+    """A run's drift of every site and round, as recorded, and the terms that were measured afterwards."""
+
+    run: str
+    """Its folder, as seen from the file's."""
+    label: str
+    curves: Mapping[str, Mapping[int, float]]
+    measured: Sequence[Terms]
+
+
+def write_terms(folder: Path, runs: Sequence[RunTerms], key: str) -> None:
+    """Write the file into a folder, with what its numbers depend on."""
+    content = {"key": key, "runs": [asdict(run) for run in runs]}
+    write_whole(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_terms(folder: Path, key: str | None = None) -> list[RunTerms] | None:
+    """What a folder's file holds; nothing if it has none, or one for another key."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if key is not None and content["key"] != key:
+            return None
+        return [_run_terms(values) for values in content["runs"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if key is not None:  # it will be measured anew
+            return None
+        raise UsageError(f"{path} is not what harmofl landscape writes: {error!r}") from None
+
+
+def terms_of_cells(cells: Mapping[str, tuple[str, int]], folder: Path) -> list[RunTerms]:
+    """What was measured of an experiment's cells, in their order, under their labels.
+
+    cells:  {path below the folder: (label, seed)}
+    folder: the experiment's; the files lie in it or one folder below, such as `landscape/drift-terms.json`.
+    """
+    found: dict[str, RunTerms] = {}
+    for path in sorted([*folder.glob(FILE), *folder.glob(f"*/{FILE}")]):
+        for run in read_terms(path.parent) or []:
+            found[os.path.normpath(path.parent / run.run)] = run
+    measured = {path: found[place] for path in cells if (place := os.path.normpath(folder / path)) in found}
+    labels = [cells[path][0] for path in measured]
+    return [replace(run, label=_named(*cells[path], labels)) for path, run in measured.items()]
+
+
+def _named(label: str, seed: int, labels: Sequence[str]) -> str:
+    return f"{label}, seed {seed}" if labels.count(label) > 1 else label
+
+
+def _run_terms(values: Mapping[str, object]) -> RunTerms:
+    run = RunTerms(**values)  # type: ignore[arg-type]
+    curves = {site: {int(number): drift for number, drift in curve.items()} for site, curve in run.curves.items()}
+    return RunTerms(run.run, run.label, curves, [Terms(**terms) for terms in run.measured])  # type: ignore[arg-type]

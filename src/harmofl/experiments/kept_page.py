@@ -1,0 +1,327 @@
+"""A Markdown page of results: prose by hand, and blocks between marks that are made of kept results alone.
+
+    <!-- summary -->                                                  one line per experiment of the page
+    <!-- table: table-histology; figures: sites, convergence -->      an experiment's table, tests, figures and command
+    …
+    <!-- end -->
+
+What stands between a mark and its end is replaced; everything else is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harmofl.errors import UsageError, unknown_name
+from harmofl.experiments.cells import Cell, read_experiment
+from harmofl.experiments.kept import Kept
+from harmofl.experiments.kept_figures import FIGURES, Drawing, drawings_of
+from harmofl.experiments.plan import Paper, read_plan
+from harmofl.experiments.results import Results, gather
+from harmofl.experiments.writing import _training_note, paper_table, results_table
+from harmofl.reporting import comparisons
+from harmofl.reporting.comparisons import compare, signed
+from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of, to_markdown
+from harmofl.reporting.words import listed
+from harmofl.settings import flat
+from harmofl.tasks import find as find_task
+
+MARK = re.compile(r"<!-- (?P<kind>summary|table)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->")
+END = "<!-- end -->"
+OF_TILES = "-tiles"
+"""The end of the names of experiments on a part of the paper's own images, whose numbers stand in their sibling."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the page that is made of results."""
+
+    mark: str
+    kind: str
+    name: str
+    figures: tuple[str, ...]
+    heading: str
+    """The nearest one above."""
+
+
+@dataclass
+class KeptPage:
+    """A page, the plans of its experiments and what is kept of them."""
+
+    page: Path
+    plans: Path
+    kept: Path
+    data: str
+    """Where the images lie of tasks without synthetic hospitals. It is never opened: a clone has no images."""
+    _results: dict[str, Results] = field(default_factory=dict)
+    _drawn: dict[Block, list[Drawing]] = field(default_factory=dict)
+    _store: Kept | None = None
+
+    def text(self) -> str:
+        """The page with every block as it should be now."""
+        parts = []
+        for block, between in _blocks(self.page.read_text(encoding="utf-8")):
+            parts.append(between)
+            if block:
+                parts += [block.mark, "\n", self._content(block), END]
+        return "".join(parts)
+
+    def drawings(self) -> list[Drawing]:
+        """Every figure that the page shows."""
+        blocks = [block for block, _ in _blocks(self.page.read_text(encoding="utf-8")) if block]
+        return [drawing for block in blocks for drawing in self._drawings(block)]
+
+    def stale(self) -> list[str]:
+        """What no longer is as the kept results say, in words."""
+        found = [f"{self.page}: its tables"] if self.text() != self.page.read_text(encoding="utf-8") else []
+        found += [f"{self._path(drawing)}" for drawing in self.drawings() if not drawing.is_fresh(self._path(drawing))]
+        return found + [f"{path}: no block shows it" for path in self._left_over()]
+
+    def write(self, redraw: bool = False) -> list[Path]:
+        """Bring page and figures up to date; return what was written or removed."""
+        before, text = self.page.read_text(encoding="utf-8"), self.text()
+        changed = [self.page] if text != before else []
+        self.page.write_text(text, encoding="utf-8")
+        for drawing in self.drawings():
+            path = self._path(drawing)
+            if redraw or not drawing.is_fresh(path):
+                drawing.write(path)
+                changed.append(path)
+        for path in self._left_over():
+            path.unlink()
+            changed.append(path)
+        return changed
+
+    def results(self, name: str) -> Results:
+        """What is kept of an experiment."""
+        self._store = self._store or Kept(self.kept)
+        if name not in self._results:
+            path = self.plans / f"{name}.toml"
+            if not path.exists():
+                raise unknown_name("experiment", name, [plan.stem for plan in sorted(self.plans.glob("*.toml"))])
+            needs_folder = find_task(read_plan(path).task).phantom is None
+            experiment = read_experiment(path, self.data if needs_folder else None)
+            self._results[name] = gather(experiment, kept=self._store)
+            _check_same_images(self._results[name])
+        return self._results[name]
+
+    def _path(self, drawing: Drawing) -> Path:
+        return self.page.parent / "figures" / drawing.file
+
+    def _left_over(self) -> list[Path]:
+        """Figures that the page no longer shows."""
+        shown = {self._path(drawing) for drawing in self.drawings()}
+        return sorted(set((self.page.parent / "figures").glob("*.png")) - shown)
+
+    # ---- what a block holds ----
+
+    def _content(self, block: Block) -> str:
+        return self._summary() if block.kind == "summary" else self._table(block)
+
+    def _drawings(self, block: Block) -> list[Drawing]:
+        if block not in self._drawn:
+            done = only_done(self.results(block.name)) if block.figures else None
+            self._drawn[block] = drawings_of(done, block.figures, self.kept / block.name) if done else []
+        return self._drawn[block]
+
+    def _table(self, block: Block) -> str:
+        results = self.results(block.name)
+        done = only_done(results)
+        pictures = [
+            f"![{drawing.caption}](figures/{drawing.file})\n\n{drawing.explanation}"
+            for drawing in self._drawings(block)
+        ]
+        parts = [
+            state_line(results),
+            *([_scores(done), comparisons.to_markdown(done.comparisons())] if done.runs else []),
+            *pictures,
+            self._paper(block.name),
+            f"{settings_line(results)}\n\n```\n{self._command(block.name)}\n```",
+        ]
+        return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+    def _paper(self, name: str) -> str:
+        """The paper's own numbers for the same task, and in what they are not ours."""
+        sibling = self.plans / f"{name.removesuffix(OF_TILES)}.toml"
+        paper: Paper | None = read_plan(sibling).paper if sibling.exists() else None
+        if paper is None:
+            return ""
+        other = "on its own images, the whole of these public sets" if name.endswith(OF_TILES) else "on real images"
+        note = f"Measured by the paper's authors {other}, with larger networks and more rounds: not our numbers."
+        return f"{to_markdown(paper_table(paper))}{note}"
+
+    def _command(self, name: str) -> str:
+        experiment = self.results(name).experiment
+        data = ["--data", self.data] if experiment.data else []
+        plan = f"{self.plans.name}/{name}.toml"
+        return shlex.join(
+            ["harmofl", "experiment", plan, *data, "--keep", self.kept.name, "--out", f"runs/{name}"],
+        )
+
+    # ---- in one look ----
+
+    def _summary(self) -> str:
+        blocks = [block for block, _ in _blocks(self.page.read_text(encoding="utf-8")) if block and block.name]
+        lines = [
+            "| Experiment | FedAvg | FedBN | HarmoFL | HarmoFL − FedAvg | Cells |",
+            "|---|---:|---:|---:|---|---:|",
+        ]
+        for block in blocks:
+            lines += [f"| {' | '.join(cells)} |" for cells in _summary_rows(block, self.results(block.name))]
+        note = (
+            "Averages over sites and seeds, in percent (where no FedAvg took part: HarmoFL's lowest to highest). The "
+            "difference, in points, is that of pairs with the same site and seed; cells: done of planned."
+        )
+        return "\n".join([*lines, "", note]) + "\n"
+
+
+def _blocks(text: str) -> Iterator[tuple[Block | None, str]]:
+    """Yield each block with the text before it, and at last the text after all of them."""
+    place = 0
+    for mark in MARK.finditer(text):
+        if mark.start() < place:
+            raise UsageError(f"{mark[0]} stands inside another block: is an {END} missing?")
+        end = text.find(END, mark.end())
+        if end < 0:
+            raise UsageError(f"{mark[0]} has no {END}")
+        headings = re.findall(r"^#+ (.+)$", text[: mark.start()], flags=re.MULTILINE)
+        names = tuple(name.strip() for name in (mark["figures"] or "").split(",") if name.strip())
+        for name in names:
+            if name not in FIGURES:
+                raise unknown_name("figure", name, FIGURES)
+        block = Block(mark[0], mark["kind"], mark["name"] or "", names, headings[-1] if headings else "")
+        yield block, text[place : mark.start()]
+        place = end + len(END)
+    yield None, text[place:]
+
+
+def _check_same_images(results: Results) -> None:
+    """Refuse cells of two folders in one table: without the folder at hand a plan fits the cells of both."""
+    if results.experiment.data and not results.experiment.plan.hold_out:
+        found = {path: run.settings["data"].get("fingerprints") for path, run in results.runs.items()}
+        if len({str(fingerprints) for fingerprints in found.values()}) > 1:
+            names = ", ".join(str(results.runs[path].folder) for path in found)
+            raise UsageError(f"{results.experiment.name}: kept results of different images in one table: {names}")
+
+
+def only_done(results: Results) -> Results:
+    """The same without its missing cells, which a page tells of in its own words."""
+    cells = tuple(cell for cell in results.experiment.cells if cell.path in results.runs)
+    return replace(results, experiment=replace(results.experiment, cells=cells))
+
+
+def state_line(results: Results) -> str:
+    """Whether the experiment is complete, and else which cells are missing."""
+    missing, total = results.missing, len(results.experiment.cells)
+    if not missing:
+        return f"*Complete: {total} of {total} cells.*"
+    if len(missing) == total:
+        return f"*Not begun: all {total} cells are still missing.*"
+    verb = "cell is" if len(missing) == 1 else "cells are"
+    return f"*{len(missing)} of {total} {verb} still missing: {_missing(results)}.*"
+
+
+def _missing(results: Results) -> str:
+    """The missing cells, lines that lack the same seeds together."""
+    lines: dict[str, list[int]] = {}
+    for cell in results.missing:
+        lines.setdefault(_line(cell), []).append(cell.seed)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for line, own in lines.items():
+        groups.setdefault(tuple(own), []).append(line)
+    all_lines = len({_line(cell) for cell in results.experiment.cells})
+    texts = []
+    for seeds, names in groups.items():
+        which = f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}"
+        texts.append(f"{which} of {'every line' if len(names) == all_lines else listed(names)}")
+    return "; ".join(texts)
+
+
+def _line(cell: Cell) -> str:
+    without = f" without {cell.held_out}" if cell.held_out else ""
+    return markdown_escape(f"{cell.label}{without}")
+
+
+def _scores(done: Results) -> str:
+    """The table, without the note on settings: the page has a fuller one."""
+    table = results_table(done)
+    notes = tuple(note for note in table.notes if note != _training_note(done.experiment))
+    return to_markdown(replace(table, notes=notes))
+
+
+def settings_line(results: Results) -> str:
+    """What all cells were trained with, in one line; what varies is called so."""
+    experiment = results.experiment
+    each = [flat(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
+
+    def value(name: str) -> str:
+        found = {str(values[name]) for values in each}
+        return found.pop() if len(found) == 1 else "various"
+
+    images = Path(experiment.data).name if experiment.data else "synthetic hospitals"
+    size = value("data.size")
+    parts = [
+        f"images: {images}, {size} × {size}",
+        f"rounds × local epochs: {value('training.rounds')} × {value('training.local_epochs')}",
+        f"{value('model.network')} with {value('model.features')} first features, norm: {value('model.norm')}",
+        f"loss: {value('training.loss')}",
+        f"{value('training.optimizer')}, learning rate {value('training.learning_rate')} "
+        f"({value('training.learning_rate_schedule')}), batches of {value('training.batch_size')}",
+    ]
+    return f"Settings: preset `{experiment.preset}`; {'; '.join(parts)}."
+
+
+# ---- in one look ----
+
+
+def _summary_rows(block: Block, results: Results) -> Iterator[list[str]]:
+    """One row per variation in which FedAvg took part and something is done; else one for all."""
+    plan, runs = results.experiment.plan, results.lines()
+    methods = {method.label: method for method in methods_of(runs)} if runs else {}
+    place = f"[{markdown_escape(block.heading)}](#{anchor(block.heading)})"
+    cells = f"{len(results.runs)} of {len(results.experiment.cells)}"
+    if not methods or not any(row.method == "fedavg" for row in plan.rows):
+        yield [place, MISSING, MISSING, _span(list(methods.values())), MISSING, cells]
+        return
+    for variation in [variation.name for variation in plan.variations] or [""]:
+        found = [_method(results, methods, name, variation) for name in ("fedavg", "fedbn", "harmofl")]
+        if any(found):
+            averages = [_average(method) for method in found]
+            where = f"{place}: {markdown_escape(variation)}" if variation else place
+            yield [where, *averages, _difference(found[2], found[0]), cells]
+            place, cells = "…", ""
+
+
+def _method(results: Results, methods: dict[str, MethodScores], name: str, variation: str) -> MethodScores | None:
+    """The line of a method as it is by default: an ablation has other rows of it too."""
+    rows = [row.name for row in results.experiment.plan.rows if row.method == name and not row.settings]
+    labels = [f"{row}, {variation}" if variation else row for row in rows]
+    return next((methods[label] for label in labels if label in methods), None)
+
+
+def _average(method: MethodScores | None) -> str:
+    return MISSING if method is None or method.average != method.average else f"{method.average:.2f}"
+
+
+def _span(methods: list[MethodScores]) -> str:
+    """The lowest and the highest average, and whose they are."""
+    order = sorted((method for method in methods if method.average == method.average), key=lambda each: each.average)
+    ends = dict.fromkeys(f"{each.average:.2f} ({each.label.rpartition(', ')[2]})" for each in order[:1] + order[-1:])
+    return " to ".join(map(markdown_escape, ends)) or MISSING
+
+
+def _difference(method: MethodScores | None, baseline: MethodScores | None) -> str:
+    found = compare(method, baseline) if method and baseline else None
+    if found is None:
+        return MISSING
+    text = f"{signed(found.difference)}, ahead in {found.num_ahead} of {found.num_pairs}: {found.verdict}"
+    return f"**{text}**" if found.more_than_noise else text
+
+
+def anchor(heading: str) -> str:
+    """Where a heading is found on the page, as GitHub names it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -1,0 +1,275 @@
+"""Pictures of how hospitals' images look: samples, amplitude normalization before and after, and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harmofl.analysis.appearance import FAINTEST, log_amplitudes, ring_means
+from harmofl.analysis.hospitals import BEFORE, Chosen, Embedding, Harmonization, Hospitals, Look, harmonized
+from harmofl.reporting.contact_sheet import OUTLINES
+from harmofl.reporting.figures import INK, MUTED, RULE, _line_style, _styled
+from harmofl.reporting.sheets import MARGIN, WIDTH, Sheet, label_width, lines_of, note, picture, short, show
+
+if TYPE_CHECKING:
+    # Imported where it is used: loading matplotlib takes longer than most commands.
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "viridis"
+"""Of spectra: from dark to light, also in grey."""
+GAP, BLOCK_GAP, HEADING = 0.05, 0.22, 0.85
+PROFILE_HEIGHT, MOST_RINGS = 1.75, 16
+RATIOS, FINE_RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10), (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7)
+"""Places of labels."""
+MOST_COLUMNS, MOST_NAMES = 6, 4
+"""Sites side by side, and names in a line of a legend."""
+
+
+def in_words(name: str) -> str:
+    """What was done to images."""
+    return "as they are" if name == BEFORE else f"band {name}"
+
+
+def percent(part: float) -> str:
+    """A part in whole percent; what is almost all is not called all."""
+    return "> 99 %" if 0.995 <= part < 1 else f"{100 * part:.0f} %"
+
+
+def subject(hospitals: Hospitals) -> str:
+    """What the images show; one's own have the name of their folder."""
+    folder = hospitals.settings.data.folder
+    return Path(folder).name if folder and hospitals.task.phantom is None else hospitals.task.title
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+# --- before and after ----------------------------------------------------------------------------------------------
+
+
+@_styled
+def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[Look]) -> Figure:
+    """Draw an image of every site as it is and harmonized, its spectra, and the amplitude that all sites share."""
+    names = [BEFORE, *found.layers]
+    left = label_width(hospitals.sites)
+    gaps = 2 * (len(names) - 1) * GAP + BLOCK_GAP
+    tile = (WIDTH - left - MARGIN - gaps) / (2 * len(names))
+    top_of_profile = HEADING + len(looks) * (tile + GAP) + 0.55
+    sheet = Sheet(top_of_profile + PROFILE_HEIGHT + 0.6)
+    sheet.title(f"Amplitude normalization: {subject(hospitals)}")
+    starts = [left, left + len(names) * (tile + GAP) - GAP + BLOCK_GAP]
+    _name_columns(sheet, starts, tile, names)
+    images = [_treated(look.example.image, found) for look in looks]
+    scale = _scale(images, found)
+    for row, (look, treated) in enumerate(zip(looks, images, strict=True)):
+        top = HEADING + row * (tile + GAP)
+        sheet.text(left - 0.1, top + tile / 2, short(look.site), ha="right", fontsize=9.5)
+        for column, image in enumerate(treated):
+            shift = column * (tile + GAP)
+            show(sheet.tile(starts[0] + shift, top, tile), picture(image, hospitals.is_colour))
+            show(sheet.tile(starts[1] + shift, top, tile), _centred(log_amplitudes(image[None])[0]), **scale)
+    _draw_profiles(sheet, found, top_of_profile)
+    _draw_shared(sheet, found, top_of_profile, scale)
+    return sheet.figure
+
+
+def _treated(image: Tensor, found: Harmonization) -> list[Tensor]:
+    return [image, *(harmonized(image[None], layer)[0].cpu() for layer in found.layers.values())]
+
+
+def _name_columns(sheet: Sheet, starts: Sequence[float], tile: float, names: Sequence[str]) -> None:
+    for start, block in zip(starts, ("image", "its amplitudes, log scale"), strict=True):
+        sheet.text(start, HEADING - 0.34, block, fontsize=10.5)
+        for column, name in enumerate(names):
+            middle = start + column * (tile + GAP) + tile / 2
+            words = "as it is" if name == BEFORE else in_words(name)
+            sheet.text(middle, HEADING - 0.12, words, fontsize=9.5, color=MUTED, ha="center")
+
+
+def whole_spectrum(half: Tensor, found: Harmonization) -> Tensor:
+    """The decimal logarithm of all frequencies' amplitudes per pixel, from the half that is kept."""
+    height, width = half.shape[-2], _width(found)
+    whole = torch.fft.fft2(torch.fft.irfft2(half.double(), s=(height, width))).real
+    logarithms: Tensor = (whole / (height * width)).clamp_min(FAINTEST).log10()
+    return logarithms
+
+
+def _width(found: Harmonization) -> int:
+    return int(found.shared.shape[-2])  # images are squares
+
+
+def _centred(spectrum: Tensor) -> Any:
+    """The mean over channels, with the zero frequency in the middle."""
+    return torch.fft.fftshift(spectrum.mean(dim=0)).numpy()
+
+
+def _scale(images: Sequence[Sequence[Tensor]], found: Harmonization) -> dict[str, Any]:
+    """One scale of colours for all spectra: its dark end is a faint frequency's, not the very faintest's."""
+    spectra = [log_amplitudes(image[None])[0].mean(dim=0) for treated in images for image in treated]
+    values = torch.stack([*spectra, whole_spectrum(found.shared, found).mean(dim=0)])
+    return {"cmap": COLOURS, "vmin": float(values.quantile(0.02)), "vmax": float(values.max())}
+
+
+def _draw_profiles(sheet: Sheet, found: Harmonization, top: float) -> None:
+    """Each site's mean amplitude in units of the shared one: what full harmonization takes away."""
+    axes = sheet.axes(0.75, top, 3.6, PROFILE_HEIGHT)
+    rings = min(MOST_RINGS, _width(found) // 2)
+    frequencies = (np.arange(rings) + 0.5) / (2 * rings)
+    axes.axhline(1, color=INK, linewidth=1.6)
+    for index, (site, own) in enumerate(found.amplitudes.items()):
+        style = _line_style(index) | {"markersize": 4.5, "linewidth": 1.4}
+        at_zero, *around = relative_amplitudes(own, found, rings)
+        axes.plot([-0.02], [at_zero], **style | {"markersize": 6.5})
+        axes.plot(frequencies, around, label=short(site), markevery=2, **style)
+    axes.axvline(0, color=RULE, linewidth=1)
+    _use_ratio_axis(axes)
+    axes.set_xticks([-0.02, 0.1, 0.2, 0.3, 0.4, 0.5], ["0", "0.1", "0.2", "0.3", "0.4", "0.5"])
+    axes.grid(axis="x", visible=False)
+    axes.tick_params(labelsize=9)
+    axes.set_xlabel("frequency, cycles per pixel", fontsize=9.5)
+    axes.set_title("Each site's mean amplitude ÷ the shared one", fontsize=10.5, pad=7)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8.5, handlelength=2.2)
+
+
+def _use_ratio_axis(axes: Axes) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = axes.get_ylim()
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(FixedLocator(RATIOS if high > 2 * low else FINE_RATIOS))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def relative_amplitudes(own: Tensor, found: Harmonization, rings: int) -> list[float]:
+    """A site's amplitude in units of the shared one: at the zero frequency, then in rings around it."""
+    difference = (whole_spectrum(own, found) - whole_spectrum(found.shared, found)).mean(dim=0)
+    logarithms = torch.cat([difference[:1, 0], ring_means(difference, rings)])
+    return [float(value) for value in 10**logarithms]
+
+
+def _draw_shared(sheet: Sheet, found: Harmonization, top: float, scale: Mapping[str, Any]) -> None:
+    size = PROFILE_HEIGHT - 0.15
+    left = WIDTH - size - 0.75
+    axes = sheet.tile(left, top, size)
+    shown = show(axes, _centred(whole_spectrum(found.shared, found)), **scale)
+    axes.set_title("The shared amplitude", fontsize=10.5, pad=7)
+    bar = sheet.figure.colorbar(shown, cax=sheet.axes(left + size + 0.1, top, 0.11, size))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8.5)
+    bar.ax.grid(visible=False)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{10**value:.2g}")
+    sheet.text(left, top + size + 0.14, "zero frequency in the middle", fontsize=8.5, color=MUTED)
+
+
+# --- statistics ----------------------------------------------------------------------------------------------------
+
+
+@_styled
+def embedding_panels(sites: Sequence[str], found: Embedding) -> Figure:
+    """Draw every image as a point: in the plane of the images as they are, and in one of their own below."""
+    columns, left, top, gap = len(found.common), 0.95, 1.0, 0.32
+    size = (WIDTH - left - MARGIN - (columns - 1) * gap) / columns
+    below = top + size + 0.62
+    sheet = Sheet(below + size + 1.0)
+    sheet.title("What low-level statistics of an image tell of its hospital")
+    chance = next(iter(found.probes.values())).chance
+    guess = f"in brackets: how often a linear probe guesses the hospital right; chance is {percent(chance)}"
+    sheet.text(MARGIN, 0.45, guess, fontsize=9.5, color=MUTED)
+    for column, name in enumerate(found.common):
+        place = left + column * (size + gap)
+        upper, lower = (sheet.axes(place, height, size, size) for height in (top, below))
+        _draw_points(upper, found.sites, found.common[name], sites)
+        _draw_points(lower, found.sites, found.own[name], sites)
+        upper.set(**_frame(torch.cat(list(found.common.values()))))
+        upper.tick_params(labelleft=column == 0)
+        upper.set_title(f"{_capital(in_words(name))} ({percent(found.probes[name].accuracy)})", fontsize=11.5, pad=8)
+        lower.set(**_frame(found.own[name]))
+        shares = " + ".join(f"{100 * share:.0f}" for share in found.shares[name])
+        lower.set_xlabel(f"{shares} % of the variance", fontsize=9)
+    for height, words in ((top, "plane of the images as they are"), (below, "plane of its own")):
+        sheet.text(0.28, height + size / 2, words, rotation=90, ha="center", fontsize=9.5)
+    handles, labels = lower.get_legend_handles_labels()
+    columns = lines_of(len(labels), MOST_NAMES)[1]
+    sheet.figure.legend(handles, labels, loc="lower center", ncols=columns, fontsize=9.5)
+    return sheet.figure
+
+
+def _draw_points(axes: Axes, numbers: Tensor, places: Tensor, sites: Sequence[str]) -> None:
+    """Every image, and each site's mean as a large mark."""
+    for index, site in enumerate(sites):
+        style = _line_style(index) | {"linestyle": "none"}
+        own = places[numbers == index]
+        faint = style | {"markersize": 3.2, "markeredgewidth": 0, "alpha": 0.4}
+        axes.plot(own[:, 0], own[:, 1], rasterized=True, zorder=2, **faint)
+        axes.plot(*own.mean(dim=0)[:, None], label=short(site), zorder=4, **style | {"markersize": 9})
+    axes.tick_params(labelsize=8.5)
+
+
+def _frame(places: Tensor) -> dict[str, tuple[float, float]]:
+    """Limits that hold almost all points: a few far ones would press all others together."""
+    low, high = places.quantile(0.003, dim=0), places.quantile(0.997, dim=0)
+    margin = 0.06 * (high - low).clamp_min(1e-3)
+    (left, bottom), (right, top) = (low - margin).tolist(), (high + margin).tolist()
+    return {"xlim": (left, right), "ylim": (bottom, top)}
+
+
+# --- samples -------------------------------------------------------------------------------------------------------
+
+
+@_styled
+def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
+    """Draw sites side by side: an image of each class, or an image and below it with its mask outlined."""
+    is_classification = hospitals.task.kind == "classification"
+    rows = list(looks[0].samples) if is_classification else ["image", "truth"]
+    left = label_width(rows)
+    lines, columns = lines_of(len(looks), MOST_COLUMNS)
+    tile = min(1.75, (WIDTH - left - MARGIN - (columns - 1) * GAP) / columns)
+    block = len(rows) * (tile + GAP) + 0.34
+    sheet = Sheet(0.42 + lines * block + 0.02, left + columns * (tile + GAP) - GAP + MARGIN)
+    sheet.title(_capital(subject(hospitals)))
+    for number, look in enumerate(looks):
+        line, column = divmod(number, columns)
+        place, top = left + column * (tile + GAP), 0.42 + line * block
+        sheet.text(place + tile / 2, top + 0.16, short(look.site), fontsize=9.5, ha="center")
+        for row, name in enumerate(rows):
+            axes = sheet.tile(place, top + 0.32 + row * (tile + GAP), tile)
+            sample = look.samples[name] if is_classification else look.example
+            _draw_sample(axes, hospitals, sample, outlined=name == "truth" and not is_classification)
+            if column == 0:
+                sheet.text(
+                    left - 0.1, top + 0.32 + row * (tile + GAP) + tile / 2, short(name), ha="right", fontsize=9.5
+                )
+    return sheet.figure
+
+
+def _draw_sample(axes: Axes, hospitals: Hospitals, sample: Chosen | None, outlined: bool) -> None:
+    if sample is None:
+        note(axes, "none")
+        return
+    show(axes, picture(sample.image, hospitals.is_colour))
+    if outlined:
+        draw_outlines(axes, sample.target, len(hospitals.classes))
+
+
+def draw_outlines(axes: Axes, mask: Tensor, num_classes: int) -> None:
+    """Draw the border of every class but background."""
+    for number in range(1, num_classes):
+        outline(axes, (mask == number).numpy(), OUTLINES[(number - 1) % len(OUTLINES)])
+
+
+def outline(axes: Axes, inside: Any, colour: str) -> None:
+    """Draw the border of a mask, with a dark line beneath that is seen on bright images too."""
+    if inside.any() and not inside.all():
+        padded = np.pad(inside.astype(float), 1)  # closes what the image's border cuts
+        places = np.arange(-1, inside.shape[0] + 1), np.arange(-1, inside.shape[1] + 1)
+        axes.contour(places[1], places[0], padded, levels=[0.5], colors=[INK], linewidths=2.2)
+        axes.contour(places[1], places[0], padded, levels=[0.5], colors=[colour], linewidths=1.1)
+        axes.set(xlim=(-0.5, inside.shape[1] - 0.5), ylim=(inside.shape[0] - 0.5, -0.5))

@@ -1,0 +1,150 @@
+"""The sites' drift beside the terms of the paper's bound on it, as measured: a row of two panels per run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harmofl.analysis.measured_terms import RunTerms, Terms
+from harmofl.reporting.figures import (
+    INK,
+    MUTED,
+    PAPER,
+    RULE,
+    _line_style,
+    _spans_a_decade,
+    _styled,
+    _use_log_axis,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMNS = ("‖∇F‖²", "σ²", "ε", "Γ\nmeasured", "bound\non Γ")
+WIDTH, GAP = 0.66, 0.14
+"""What the dots of a column fill, and what parts those of two rounds; 1 is the distance of two columns."""
+
+CAPTION = (
+    "Left: the drift Γ of each hospital in each round, as recorded. Right: what the paper's bound on it is made of, "
+    "measured afterwards at the models of the rounds marked on the left: the hospitals' squared gradients ‖∇F‖², the "
+    "variance σ² of their mini-batches' gradients, the largest distance ε between two hospitals' gradients; then the "
+    "drift Γ of one further local epoch, with a new optimizer and the full learning rate, and what the bound gives for "
+    "as many steps of plain gradient descent: momentum and Adam, which it does not cover, go further. The theorem is "
+    "not claimed as proven: its terms are shown, not relied on."
+)
+
+
+@_styled
+def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
+    """Draw each run's drift by round and, beside it, the measured terms; all runs on one scale."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.2, 1.3 + 2.25 * len(runs)), layout="constrained")
+    panels = figure.subplots(len(runs), 2, squeeze=False, sharex="col", sharey="col", width_ratios=(1.15, 1))
+    sites = list(dict.fromkeys(site for run in runs for site in run.curves))
+    for (left, right), run in zip(panels, runs, strict=True):
+        _draw_curves(left, run, sites)
+        _draw_terms(right, run, sites)
+    drifts = [value for run in runs for curve in run.curves.values() for value in curve.values()]
+    for axes, values in ((panels[0, 0], drifts), (panels[0, 1], [value for run in runs for value in _values(run)])):
+        if _spans_a_decade(values):
+            _use_log_axis(axes)
+    _name_axes(figure, panels)
+    _legend(figure, panels[0, 0], runs)
+    return figure
+
+
+def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for terms in run.measured:
+        axes.axvline(terms.round, color=RULE, linewidth=5, zorder=0)
+    for site, curve in run.curves.items():
+        index, step = sites.index(site), max(1, len(curve) // 4)
+        markers = (index * step // len(sites), step)  # side by side, not on top of one another
+        style = _line_style(index) | {"linewidth": 1.4, "markersize": 4.5}
+        axes.plot(list(curve), list(curve.values()), label=site, markevery=markers, **style)
+    axes.set_title(run.label, fontsize=11, pad=6)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.grid(axis="x", visible=False)
+
+
+def _draw_terms(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
+    for place, terms in enumerate(run.measured):
+        shifts = _shifts(place, len(run.measured), len(sites))
+        filled = terms.chosen != "last"
+        for column, values in enumerate(_columns(terms)):
+            if len(values) == 1:
+                _draw_dash(axes, column, shifts, next(iter(values.values())), filled)
+                continue
+            for site, value in values.items():
+                index = sites.index(site)
+                axes.plot([column + shifts[index]], [value], **_dot(index, filled))
+    axes.grid(axis="x", visible=False)
+    axes.set_title(_rounds(run.measured), fontsize=10, fontweight="normal", color=MUTED, pad=6)
+    axes.set_xticks(range(len(COLUMNS)), COLUMNS)
+    axes.set_xlim(-0.5, len(COLUMNS) - 0.5)
+    axes.tick_params(axis="x", length=0, labelcolor=INK)
+
+
+def _columns(terms: Terms) -> Iterator[Mapping[str, float]]:
+    """What stands in each column: a number per site, or one for all."""
+    yield from (terms.squared_gradients, terms.variances, {"": terms.epsilon}, terms.drifts)
+    yield {"": sum(terms.bound.values())}
+
+
+def _values(run: RunTerms) -> list[float]:
+    return [value for terms in run.measured for values in _columns(terms) for value in values.values()]
+
+
+def _shifts(place: int, rounds: int, num_sites: int) -> list[float]:
+    """Where the sites' dots stand in a column: side by side, one group per measured round."""
+    width = WIDTH / rounds
+    middle = (place - (rounds - 1) / 2) * (width + GAP)
+    return [float(shift) for shift in middle + np.linspace(-width / 2, width / 2, max(2, num_sites))]
+
+
+def _dot(index: int, filled: bool) -> dict[str, Any]:
+    style = _line_style(index) | {"linestyle": "none", "markersize": 5}
+    if filled:
+        return style | {"markeredgewidth": 0.4}
+    return style | {
+        "markerfacecolor": PAPER,
+        "markeredgecolor": style["color"],
+        "markeredgewidth": 1.1,
+        "markersize": 4.5,
+    }
+
+
+def _draw_dash(axes: Axes, column: int, shifts: Sequence[float], value: float, filled: bool) -> None:
+    """One number for all sites is a dash as wide as their dots would be."""
+    ends = (column + shifts[0], column + shifts[-1])
+    axes.plot(ends, (value, value), color=INK, linewidth=2.6 if filled else 1.2, solid_capstyle="butt")
+
+
+def _rounds(measured: Sequence[Terms]) -> str:
+    found = [f"round {terms.round} ({terms.chosen})" for terms in measured]
+    return "at " + ", ".join(found)
+
+
+def _name_axes(figure: Figure, panels: Any) -> None:
+    panels[-1, 0].set_xlabel("round")
+    for column, words in zip(panels.T, ("Γ of each site", "as measured"), strict=True):
+        scale = ", log scale" if column[0].get_yscale() == "log" else ""
+        for axes in column:
+            axes.set_ylabel(f"{words}{scale}", fontsize=10)
+    figure.suptitle("Drift, and what the bound on it is made of", fontsize=12.5, fontweight="bold")
+
+
+def _legend(figure: Figure, axes: Axes, runs: Sequence[RunTerms]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles, labels = axes.get_legend_handles_labels()
+    if any(len(run.measured) > 1 for run in runs):
+        plain: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 6, "color": MUTED}
+        handles += [Line2D([], [], **plain), Line2D([], [], **plain, markerfacecolor=PAPER, markeredgewidth=1.2)]
+        labels += ["at the selected round", "at the last round"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10)

@@ -1,0 +1,33 @@
+"""Pages in a real browser."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+]
+
+
+def open_page(page: Path, profile: Path, *flags: str) -> str:
+    """Open a page, run its scripts and return the document they leave; the browser has nothing to complain about."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next((found for name in names if (found := shutil.which(name))), None)
+    if browser is None:
+        reason = "no Chromium on this machine to open the page with"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    command = [browser, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ":CONSOLE" not in result.stderr, result.stderr
+    return result.stdout

@@ -1,0 +1,299 @@
+"""A page of results from kept results written by hand."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from harmofl.errors import UsageError
+from harmofl.experiments.cells import Cell, read_experiment
+from harmofl.experiments.kept import ROUNDS
+from harmofl.experiments.kept_page import KeptPage, anchor
+
+ROOT = Path(__file__).parents[2]
+
+ROWS = """
+[[rows]]
+name = "FedAvg"
+method = "fedavg"
+
+[[rows]]
+name = "HarmoFL"
+method = "harmofl"
+"""
+PLAN = 'title = "Tiny"\ntask = "histology"\npreset = "smoke"\nseeds = [0, 1, 2]\n' + ROWS
+PAPER = '\n[paper]\nsource = "Somebody, 2022"\ncolumns = ["A", "Average"]\nscores.FedAvg = [61.25, 62.75]\n'
+CURVE = """
+title = "Radii"
+task = "histology"
+preset = "smoke"
+shows = "curve"
+axis = "method.radius"
+rows = [{ name = "HarmoFL", method = "harmofl" }]
+variations = [
+  { name = "radius 0.05", settings.method.radius = 0.05 },
+  { name = "radius 0.5", settings.method.radius = 0.5 },
+]
+"""
+
+PAGE = """# Ours
+
+By hand, before.
+
+<!-- summary -->
+<!-- end -->
+
+## Two methods: tiny
+
+By hand, between.
+
+<!-- table: tiny; figures: convergence -->
+old numbers
+<!-- end -->
+
+By hand, after.
+"""
+
+Scores = Mapping[str, float]
+FEDAVG, HARMOFL = {"A": 0.8, "B": 0.6}, {"A": 0.85, "B": 0.63}
+
+
+def keep(place: Path, cell: Cell, scores: Scores, **found: Any) -> None:
+    """What is kept of a cell that came out with these scores in its only round."""
+    place.mkdir(parents=True)
+    settings = cell.settings.changed("data", **({"folder": None} | found))
+    (place / "config.toml").write_text(settings.to_toml())
+    lines = [f"1,{site},{score},{score},0.5,0.25,10,10" for site, score in scores.items()]
+    (place / ROUNDS).write_text("\n".join(["round,site,val,test,loss,drift,bytes_up,bytes_down", *lines]) + "\n")
+    names = {"task": settings.task, "method": settings.method["name"], "seed": cell.seed, "title": "?"}
+    test = dict(scores) | {"average": fmean(scores.values()), "std": 0.1}
+    summary = names | {"metric_name": "accuracy", "norm": "batch", "best_round": 1, "test": test}
+    if cell.held_out:
+        summary["unseen"] = {cell.held_out: {"metric": scores["A"], "note": "with its own statistics"}}
+    (place / "summary.json").write_text(json.dumps(summary))
+
+
+class Place:
+    """A page with its plans and kept results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "plans").mkdir()
+        (folder / "kept").mkdir()
+        self.plan("tiny", PLAN)
+        self.path.write_text(PAGE)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "results.md"
+
+    @property
+    def page(self) -> KeptPage:
+        return KeptPage(self.path, self.folder / "plans", self.folder / "kept", "../nowhere/tiles")
+
+    def plan(self, name: str, text: str) -> None:
+        (self.folder / "plans" / f"{name}.toml").write_text(text)
+
+    def cells(self, name: str = "tiny", data: str | None = None) -> dict[str, Cell]:
+        cells = read_experiment(self.folder / "plans" / f"{name}.toml", data).cells
+        return {cell.path: cell for cell in cells}
+
+    def done(self, *paths: str, name: str = "tiny", data: str | None = None, **found: Any) -> None:
+        cells = self.cells(name, data)
+        for path in paths:
+            scores = HARMOFL if path.startswith("harmofl") else FEDAVG
+            keep(self.folder / "kept" / name / path, cells[path], scores, **found)
+
+    def show(self, mark: str) -> str:
+        self.path.write_text(f"## Here\n\n<!-- {mark} -->\n<!-- end -->\n")
+        return self.page.text()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+ALL = [f"{method}/seed-{seed}" for method in ("fedavg", "harmofl") for seed in range(3)]
+
+
+def test_a_complete_experiment_has_its_table_tests_settings_and_command(place: Place) -> None:
+    place.done(*ALL)
+    text = place.show("table: tiny")
+    assert "*Complete: 6 of 6 cells.*" in text
+    assert "| FedAvg | 80.00 (0.00) | 60.00 (0.00) | 70.00 (14.14) | 0.00 |" in text
+    assert "| HarmoFL | **85.00 (0.00)** | **63.00 (0.00)** | **74.00 (15.56)** | 0.00 |" in text
+    # (5 + 3) / 2 points in six pairs, and no other signs of 64 are as extreme: p = 2/64
+    assert "| HarmoFL | FedAvg | +4.00 | 6 of 6 pairs | p = 0.031 | p = 0.031 | more than noise |" in text
+    assert "Settings: preset `smoke`; images: synthetic hospitals, 32 × 32; rounds × local epochs: 2 × 1;" in text
+    assert "harmofl experiment plans/tiny.toml --keep kept --out runs/tiny\n" in text
+
+
+def test_missing_cells_are_named_with_their_seeds(place: Place) -> None:
+    assert "*Not begun: all 6 cells are still missing.*" in place.show("table: tiny")
+    place.done(*ALL[:4])
+    text = place.show("table: tiny")
+    assert "*2 of 6 cells are still missing: seeds 1 and 2 of HarmoFL.*" in text
+    assert "Missing," not in text  # not twice
+
+
+def test_seeds_that_no_line_has_are_named_once(place: Place) -> None:
+    place.done("fedavg/seed-0", "harmofl/seed-0")
+    assert "4 of 6 cells are still missing: seeds 1 and 2 of every line." in place.show("table: tiny")
+
+
+def test_one_look_has_averages_the_difference_and_whether_it_is_noise(place: Place) -> None:
+    place.done(*ALL[:5])
+    row = "| [Two methods: tiny](#two-methods-tiny) | 70.00 | – | 74.00 |"
+    assert f"{row} +4.00, ahead in 4 of 4: too few pairs to tell | 5 of 6 |" in place.page.text()
+    place.done(ALL[5])
+    assert f"{row} **+4.00, ahead in 6 of 6: more than noise** | 6 of 6 |" in place.page.text()
+
+
+def test_one_look_at_a_curve_names_both_ends(place: Place) -> None:
+    place.plan("radii", CURVE)
+    keep(place.folder / "kept" / "one", place.cells("radii")["harmofl/radius-0.05/seed-0"], FEDAVG)
+    place.path.write_text(
+        "## Here\n<!-- summary -->\n<!-- end -->\n<!-- table: radii; figures: curve -->\n<!-- end -->\n"
+    )
+    assert "| – | – | 70.00 (radius 0.05) | – | 1 of 2 |" in place.page.text()
+    assert place.page.drawings() == []  # a point is no curve
+    keep(place.folder / "kept" / "two", place.cells("radii")["harmofl/radius-0.5/seed-0"], HARMOFL)
+    assert "| – | – | 70.00 (radius 0.05) to 74.00 (radius 0.5) | – | 2 of 2 |" in place.page.text()
+    assert [drawing.file for drawing in place.page.drawings()] == ["radii-curve.png"]
+
+
+def test_prose_survives_and_writing_again_changes_nothing(place: Place) -> None:
+    place.done(*ALL[:3])
+    changed = place.page.write()
+    assert {path.name for path in changed} == {"results.md", "tiny-convergence.png"}
+    text = place.path.read_text()
+    for prose in (
+        "# Ours\n\nBy hand, before.\n\n",
+        "## Two methods: tiny\n\nBy hand, between.\n\n",
+        "\n\nBy hand, after.\n",
+    ):
+        assert prose in text
+    assert "old numbers" not in text
+    assert place.page.stale() == []
+    assert place.page.write() == []
+
+
+def test_a_stale_page_is_found(place: Place) -> None:
+    place.done(*ALL[:2])
+    place.page.write()
+    place.path.write_text(place.path.read_text().replace("70.00", "71.00"))
+    assert place.page.stale() == [f"{place.path}: its tables"]
+    place.page.write()
+    place.done(ALL[2])
+    assert place.page.stale() == [f"{place.path}: its tables", str(place.folder / "figures" / "tiny-convergence.png")]
+    place.page.write()
+    (place.folder / "figures" / "tiny-convergence.png").rename(place.folder / "figures" / "gone.png")
+    assert [Path(what.partition(":")[0]).name for what in place.page.stale()] == ["tiny-convergence.png", "gone.png"]
+    place.page.write()
+    assert [path.name for path in (place.folder / "figures").iterdir()] == ["tiny-convergence.png"]
+
+
+def test_cells_that_experiments_share_are_found(place: Place) -> None:
+    place.done(*ALL)
+    place.plan(
+        "ablation",
+        PLAN.replace('"HarmoFL"', '"+ both"')
+        + '[[rows]]\nname = "off"\nmethod = "harmofl"\nsettings.method.radius = 0.0\n',
+    )
+    text = place.show("table: ablation")
+    assert "*3 of 9 cells are still missing: seeds 0, 1 and 2 of off.*" in text
+    assert "| + both | **85.00 (0.00)**" in text
+
+
+def test_images_need_not_be_at_hand_but_must_be_the_same(place: Place) -> None:
+    place.plan("real-tiles", PLAN.replace("histology", "segmentation"))
+    found: dict[str, Any] = {"sites": ["A", "B"], "channels": 3, "classes": ["0", "255"]}
+    place.done("fedavg/seed-0", name="real-tiles", data="/other/tiles", fingerprints=["one"], **found)
+    text = place.show("table: real-tiles")
+    assert "| FedAvg | 80.00 | 60.00 | 70.00 (14.14) |" in text
+    assert "images: tiles, " in text
+    assert "harmofl experiment plans/real-tiles.toml --data ../nowhere/tiles --keep kept" in text
+    place.done("harmofl/seed-0", name="real-tiles", data="/other/tiles", fingerprints=["two"], **found)
+    with pytest.raises(UsageError, match="real-tiles: kept results of different images"):
+        place.page.text()
+
+
+def test_the_papers_numbers_stand_apart_also_for_tiles_of_its_images(place: Place) -> None:
+    place.plan("tiny", PLAN + PAPER)
+    place.plan("tiny-tiles", PLAN.replace("histology", "segmentation"))
+    for name in ("tiny", "tiny-tiles"):
+        text = place.show(f"table: {name}")
+        assert "**As published, not our runs: Somebody, 2022, in percent**" in text
+        assert "| FedAvg | 61.25 | 62.75 |" in text
+        assert "not our numbers" in text
+
+
+def test_a_hospital_that_took_no_part_is_drawn_as_such(place: Place) -> None:
+    place.plan("unseen", PLAN.replace("[0, 1, 2]", "[0]") + "\n")
+    plan = 'hold_out = "each"\n' + (place.folder / "plans" / "unseen.toml").read_text()
+    place.plan("unseen", plan)
+    for path, cell in place.cells("unseen").items():
+        keep(place.folder / "kept" / "unseen" / path, cell, FEDAVG)
+    text = place.show("table: unseen; figures: unseen")
+    assert "at the hospital that took no part" in text
+    assert "*Complete: 10 of 10 cells.*" in text
+    place.page.write()
+    assert (place.folder / "figures" / "unseen-unseen.png").stat().st_size < 100_000
+
+
+def test_wrong_marks_are_named(place: Place) -> None:
+    with pytest.raises(UsageError, match=r"unknown experiment 'tinny'.*tiny"):
+        place.show("table: tinny")
+    with pytest.raises(UsageError, match=r"unknown figure 'sight'.*sites"):
+        place.show("table: tiny; figures: sight")
+    place.path.write_text("<!-- table: tiny -->\n")
+    with pytest.raises(UsageError, match="<!-- table: tiny --> has no <!-- end -->"):
+        place.page.text()
+    place.path.write_text("<!-- table: tiny -->\n<!-- summary -->\n<!-- end -->\n")
+    with pytest.raises(UsageError, match="stands inside another block"):
+        place.page.text()
+
+
+def test_anchors_are_those_of_the_headings() -> None:
+    assert (
+        anchor("Real nuclei tiles: which part does it (no, really)?")
+        == "real-nuclei-tiles-which-part-does-it-no-really"
+    )
+
+
+# ---- the page of this repository ----
+
+
+def ours() -> KeptPage:
+    return KeptPage(ROOT / "docs/results.md", ROOT / "experiments", ROOT / "results", "../shared/data/nuclei-tiles")
+
+
+def test_the_results_page_is_up_to_date() -> None:
+    assert ours().stale() == [], "run make results"
+
+
+def test_the_results_page_shows_every_experiment_in_its_order() -> None:
+    text = (ROOT / "docs/results.md").read_text()
+    names = [line.split()[2].rstrip(";") for line in text.splitlines() if line.startswith("<!-- table:")]
+    assert names == [
+        "table-nuclei-tiles",
+        "ablation-nuclei-tiles",
+        "table-histology",
+        "band-nuclei-tiles",
+        "norm-nuclei-tiles",
+        "table-nuclei",
+        "table-prostate",
+        "figure-radius",
+        "figure-local-epochs",
+        "unseen-hospital",
+    ]
+
+
+def test_the_figures_of_the_results_page_are_small() -> None:
+    sizes = [path.stat().st_size for path in (ROOT / "docs" / "figures").glob("*")]
+    assert max(sizes) < 100_000
+    assert sum(sizes) < 1_500_000
