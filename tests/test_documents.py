@@ -90,6 +90,6 @@ def test_every_setting_named_in_the_documents_exists() -> None:
         name
         for page in pages
         for name in re.findall(r"\b((?:data|model|method|training|federation)\.[a-z_0-9]+)\b", page.read_text("utf-8"))
-        if not name.endswith((".py", ".md", ".safetensors", ".json"))
+        if not name.endswith((".py", ".md", ".safetensors", ".json", ".toml"))
     }
     assert named - known - {"method.strength", "model.parameters"} == set()

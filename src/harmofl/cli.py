@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from harmofl import __version__
+from harmofl.deployment.commands import deploy_app
 from harmofl.errors import RunError, UsageError
 
 app = typer.Typer(
@@ -374,6 +375,51 @@ def landscape(
 
 
 @app.command()
+def pictures(
+    out: Annotated[Path, typer.Option("--out", help="The folder for figures, captions and numbers.")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Finished runs on the same images, or an experiment.", metavar="DIR...")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Whose images, if no run is named: see `harmofl tasks`.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder with the images; of runs, where their images lie now.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="smoke, small (the default), paper or paper-code.")] = None,
+    band: Annotated[
+        list[str] | None, typer.Option(help="none, dc, full or a radius; may be given several times (dc and full).")
+    ] = None,
+    device: Device = "auto",
+    assignments: Assignments = [],  # noqa: B006
+    quiet: Quiet = False,
+) -> None:
+    """Draw images of every hospital before and after harmonization; or what runs make of test images chosen by a rule.
+
+    No training needed:  harmofl pictures --task nuclei --out pictures
+
+    Every method beside the truth:  harmofl pictures runs/table --out runs/table/pictures
+    """
+    from harmofl import api
+    from harmofl.console import display
+    from harmofl.settings import parse_assignments
+
+    settings = parse_assignments(assignments)
+    with display(quiet) as watch:
+        api.pictures(
+            runs or [],
+            out=out,
+            task=task,
+            data=data,
+            preset=preset,
+            bands=band,
+            settings=settings,
+            device=device,
+            watch=watch,
+        )
+    print((out / "pictures.md").read_text(encoding="utf-8"))
+    print(f"Figures, captions and numbers: {out}")
+
+
+@app.command()
 def privacy(
     out: Annotated[Path, typer.Option("--out", help="The folder for numbers, pictures and a page.")],
     task: Annotated[str, typer.Option(help="Whose images: see `harmofl tasks`.")] = "histology",
@@ -412,6 +458,9 @@ def privacy(
         )
     print((out / "privacy.md").read_text(encoding="utf-8"))
     print(f"Numbers, reconstructions and pictures: {out}")
+
+
+app.add_typer(deploy_app, name="deploy")
 
 
 @app.command()

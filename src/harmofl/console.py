@@ -6,8 +6,9 @@ import json
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from harmofl.data.check import Check
+    from harmofl.deployment.engines import Finding
     from harmofl.inference.prediction import Outcome
     from harmofl.reporting.runs import RunResult
 
@@ -83,9 +85,11 @@ STEPS: dict[str, Callable[[Record], str]] = {
     "data": _data_step,
     "evaluate": lambda record: f"scoring {record['site']}",
     "landscape": lambda record: f"the loss around {record['run']} at {record['site']}",
+    "pictures": lambda record: str(record["what"]),
     "predict": lambda record: str(record["image"]),
     "privacy": lambda record: str(record["what"]),
     "unseen": lambda record: f"{record['site']}, which took no part, scored",
+    "waiting": lambda record: f"waiting for sites: {', '.join(record['sites'])}",
 }
 """Work outside of rounds, in words."""
 
@@ -107,6 +111,8 @@ class LiveBars:
             self._show_step(record)
         elif record["phase"] == "start":
             self._num_sites, self._answered = len(record["sites"]), 0
+            if self._step is not None:  # what came before the rounds is over
+                self._progress.update(self._step, visible=False)
             self._bar = self._progress.add_task(
                 f"{record['title']} on {record['task']}",
                 total=record["rounds"],
@@ -152,12 +158,12 @@ def interruptible(hint: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def how_to_resume(out: Path) -> str:
+def how_to_resume(out: Path, command: Sequence[str] = ("train",)) -> str:
     """The command that goes on with a run, if there is anything to go on with."""
     config = out / "config.toml"
     if not config.exists():
         return "nothing was written yet"
-    return "go on with: " + shlex.join(["harmofl", "train", "--config", str(config), "--out", str(out), "--resume"])
+    return "go on with: " + shlex.join(["harmofl", *command, "--config", str(config), "--out", str(out), "--resume"])
 
 
 @contextmanager
@@ -266,6 +272,21 @@ def show_check(check: Check, picture: Path | None, as_json: bool) -> None:
         console.print(part)
     if picture:
         console.print(f"A row of images per site: {picture}", highlight=False, soft_wrap=True)
+
+
+def show_findings(findings: Iterable[Finding], as_json: bool) -> bool:
+    """One line per finding as it comes, with what to do; return whether all is well."""
+    if as_json:
+        found = list(findings)
+        print(json.dumps([asdict(finding) for finding in found], indent=2, ensure_ascii=False))
+        return all(finding.ok for finding in found)
+    well = True
+    for finding in findings:
+        sign = ("!" if finding.hint else "✓") if finding.ok else "✗"
+        hint = f"\n    {finding.hint}" if finding.hint else ""
+        print(f"{sign} {finding.what}{hint}", flush=True)
+        well = well and finding.ok
+    return well
 
 
 def show_methods() -> None:

@@ -83,7 +83,7 @@ class DataSettings(Section):
     )
     site_sizes: Literal["all", "smallest"] | Positive = Field(
         "all",
-        description="training images of a folder's sites: as they are, cut to the smallest site's number, or to a number",
+        description="training images of a folder's sites: all, as many as the smallest site has, or a number",
     )
     min_images_for_amplitude: Positive = Field(
         8, description="a site with fewer training images shares no spectrum (bands other than dc); see docs/privacy.md"

@@ -119,7 +119,7 @@ def test_what_is_wrong_with_images_stays_in_the_hospital(tmp_path: Path, caplog:
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
     asked = settings.changed("data", folder=None).model_dump(mode="json")
     reply = ask(tmp_path, request(kind="describe", settings=asked), data=str(data), task="segmentation")
-    assert reply.error == "its images cannot be used; its own log says why"
+    assert reply.error == "its images cannot be used; `harmofl deploy check` there says why"
     assert "p1-0.png" in caplog.text
 
 

@@ -223,5 +223,5 @@ def in_brief(error: Exception) -> str:
     if isinstance(error, (RefusalError, TrainingDivergedError)):
         return str(error)
     if isinstance(error, UsageError):
-        return "its images cannot be used; its own log says why"
+        return "its images cannot be used; `harmofl deploy check` there says why"
     return f"{type(error).__name__}; its own log says more"

@@ -1,0 +1,191 @@
+"""`harmofl deploy …`: parse, call, show; no logic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+deploy_app = typer.Typer(
+    help="Train over a real network: each hospital on its own machine, on Flower or NVIDIA FLARE.",
+    no_args_is_help=True,
+)
+
+HERE = Path()
+Kits = Annotated[Path, typer.Option("--kits", help="The folder that `harmofl deploy init` made.")]
+Kit = Annotated[Path, typer.Argument(help="A party's folder; the current one if not given.", metavar="[DIR]")]
+
+
+@deploy_app.command("init")
+def init(
+    engine: Annotated[Literal["flower", "nvflare"], typer.Option(help="What carries the messages.")],
+    sites: Annotated[str, typer.Option(help="The hospitals' names, with commas between them.", metavar="A,B,C")],
+    server: Annotated[
+        str, typer.Option(help="How sites reach the server: a name or an address; port 8443.", metavar="HOST[:PORT]")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The folder to make; it must not exist, or be empty.")],
+    task: Annotated[
+        list[str],
+        typer.Option("--task", help="What sites accept to train, unless they change it; may be given several times."),
+    ] = [],  # noqa: B006
+    synthetic: Annotated[
+        bool, typer.Option("--synthetic", help="Made-up images at every site, to try the federation.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="The federation's name.")] = "federation",
+) -> None:
+    """Make a folder for each party: keys, certificates, settings, start script, and a README that says what to do.
+
+    For three hospitals:  harmofl deploy init --engine flower --sites A,B,C --server fl.example.org --out kits
+
+    To try it on one machine, sites such as hospital-0,hospital-1 (see `harmofl tasks`), --server localhost --synthetic
+    """
+    from harmofl.deployment.provisioning import Address, make_federation, make_kits, parse_sites
+
+    federation = make_federation(engine, Address.of(server), parse_sites(sites), name)
+    make_kits(federation, out, task, synthetic)
+    print(f"{out / 'server'}: for the server's machine")
+    for site in federation.sites:
+        print(f"{out / 'sites' / site}: for {site}, and nobody else")
+    print(f"{out / 'authority'}: keep it offline")
+    print(f"What to do with them: {out / 'README.md'}")
+
+
+@deploy_app.command("add-site")
+def add_site(
+    name: Annotated[str, typer.Argument(help="The new hospital's name.")],
+    kits: Kits,
+) -> None:
+    """Make one more hospital's folder, and let the server know it.
+
+    For example:  harmofl deploy add-site D --kits kits
+    """
+    from harmofl.deployment.provisioning import add_site as add
+
+    add(kits, name)
+    print(f"{kits / 'sites' / name}: for {name}, and nobody else")
+    _tell_the_server(kits)
+
+
+@deploy_app.command("remove-site")
+def remove_site(
+    name: Annotated[str, typer.Argument(help="The hospital that leaves.")],
+    kits: Kits,
+) -> None:
+    """Let the server forget a hospital: its key is no longer accepted.
+
+    For example:  harmofl deploy remove-site D --kits kits
+    """
+    from harmofl.deployment.provisioning import remove_site as remove
+
+    aside = remove(kits, name)
+    if aside:
+        print(f"{aside}: what was here of {name}'s folder; delete it when nobody needs its models")
+    _tell_the_server(kits)
+
+
+@deploy_app.command("renew")
+def renew(kits: Kits) -> None:
+    """Make new certificates before the old ones expire, signed by the same authority.
+
+    For example:  harmofl deploy renew --kits kits
+    """
+    from harmofl.deployment.provisioning import renew as renew_certificates
+
+    for folder in renew_certificates(kits):
+        print(f"{folder}: copy it to its party's folder, instead of what is there, and start that party again")
+
+
+def _tell_the_server(kits: Path) -> None:
+    changed = [path for path in (kits / "server" / "federation.toml", kits / "server" / "keys") if path.exists()]
+    print(f"Copy to the server's folder, instead of what is there: {', '.join(str(path) for path in changed)}")
+    print("Then start the server again: until then it goes on with the sites that it knew.")
+
+
+@deploy_app.command("start")
+def start(context: typer.Context, folder: Kit = HERE) -> None:
+    """Start this party, whichever it is, and stay until Ctrl-C or SIGTERM; one line per request.
+
+    In a party's folder:  harmofl deploy start
+    """
+    from contextlib import nullcontext
+    from logging import getLogger
+
+    from harmofl.deployment.engines import find_engine
+    from harmofl.deployment.kits import SiteKit, open_kit
+    from harmofl.deployment.logs import log_to_stdout
+
+    log_to_stdout(debug=_is_debugging(context))
+    kit = open_kit(folder)
+    engine = find_engine(kit.federation.engine)
+    getLogger(__name__).info("%s starts (%s); Ctrl-C stops it", kit.folder, kit.federation.engine)
+    with kit.in_use() if isinstance(kit, SiteKit) else nullcontext():
+        if isinstance(kit, SiteKit):
+            engine.join(kit)
+        else:
+            engine.serve(kit)
+
+
+def _is_debugging(context: typer.Context) -> bool:
+    return bool(context.find_root().params.get("debug"))
+
+
+@deploy_app.command("check")
+def check(
+    folder: Kit = HERE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say what is well at this party and what is not, and what to do. Exit code 2 if something is not well.
+
+    In a party's folder:  harmofl deploy check
+    """
+    from harmofl.console import show_findings
+    from harmofl.deployment.checking import check_kit
+
+    if not show_findings(check_kit(folder), as_json):
+        raise typer.Exit(2)
+
+
+@deploy_app.command("run")
+def run(
+    out: Annotated[Path, typer.Option("--out", help="The run's folder; it must not hold a run yet.")],
+    config: Annotated[Path | None, typer.Option(help="What to train: a TOML file, such as the kit's run.toml.")] = None,
+    kit: Annotated[Path, typer.Option(help="The server's folder; the current one if not given.")] = HERE,
+    task: Annotated[str | None, typer.Option(help="What is learned: see `harmofl tasks`.")] = None,
+    method: Annotated[str | None, typer.Option(help="How: see `harmofl methods`.")] = None,
+    preset: Annotated[str | None, typer.Option(help="smoke, small (the default), paper or paper-code.")] = None,
+    assignments: Annotated[
+        list[str],
+        typer.Option("--set", metavar="SECTION.NAME=VALUE", help="One setting; may be given several times."),
+    ] = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(help="Changes initialization and order, never the data.")] = None,
+    device: Annotated[str | None, typer.Option(help="The server's own; sites choose theirs.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for all sites; after them, the quorum will do.")
+    ] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")] = False,
+) -> None:
+    """Train one model with the sites, at the server: display, folder and report are those of `harmofl train`.
+
+    In the server's folder:  harmofl deploy run --config run.toml --out runs/first
+
+    A run that was stopped:  harmofl deploy run --config run.toml --out runs/first --resume
+    """
+    from harmofl.console import display, how_to_resume, interruptible, show_summary
+    from harmofl.deployment.coordinator import Wish, coordinate
+    from harmofl.deployment.kits import ServerKit, is_site
+    from harmofl.errors import UsageError
+    from harmofl.settings import parse_assignments, read_toml
+
+    if is_site(kit):
+        raise UsageError(f"--kit {kit}: a site's folder; runs are started in the server's")
+    options = {"seed": seed, "device": device}
+    given = parse_assignments(assignments) | {name: value for name, value in options.items() if value is not None}
+    wish = Wish(task, method, preset, read_toml(config) if config else {}, given)
+    server = ServerKit.open(kit)
+    again = ["deploy", "run", "--kit", str(kit)]
+    with interruptible(lambda: how_to_resume(out, again)), display(quiet) as watch:
+        summary = coordinate(server, wish, out, resume, wait, watch)
+    show_summary(summary, out)
+    print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")

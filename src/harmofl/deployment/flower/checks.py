@@ -1,0 +1,88 @@
+"""Flower's own part of `harmofl deploy check`, in plain words."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import httpx
+
+from harmofl.deployment.engines import Finding
+from harmofl.deployment.flower import addresses, runtime
+from harmofl.deployment.flower.children import settle_in
+from harmofl.deployment.flower.server import is_up, site_key, superlink
+from harmofl.deployment.kits import ServerKit, SiteKit
+from harmofl.errors import RunError, UsageError
+
+SECONDS = 5.0
+BEHIND, AHEAD = 300, 5
+"""Seconds by which a site's clock may differ: Flower refuses older and later signatures."""
+
+
+def check_server(kit: ServerKit) -> Iterator[Finding]:
+    """Whom the server would let in, and whether it runs."""
+    for site in sorted(kit.federation.sites):
+        yield public_key(kit.folder / "keys" / f"{site}.pub", site)
+    yield running(kit)
+
+
+def check_site(kit: SiteKit) -> Iterator[Finding]:
+    """Whether the server, which can be reached, lets this site in."""
+    settle_in()
+    time = clock(kit)
+    yield time
+    if time.ok:  # otherwise the site would be refused for another reason than it seems
+        yield welcome(kit)
+
+
+def public_key(path: Path, site: str) -> Finding:
+    """Whether a site's public key can be read."""
+    try:
+        site_key(path)
+    except UsageError as error:
+        return Finding(False, str(error), f"without it {site} is not let in")
+    return Finding(True, f"{site} is registered by its key")
+
+
+def running(kit: ServerKit) -> Finding:
+    """Whether the SuperLink of this kit runs; that it does not yet is no mistake."""
+    settle_in()
+    try:
+        up = is_up(superlink(kit, addresses.of_running(kit)))
+    except RunError:
+        up = False
+    return Finding(True, "Flower's SuperLink is running" if up else "Flower's SuperLink is not started yet")
+
+
+def clock(kit: SiteKit) -> Finding:
+    """Whether this machine's clock agrees with the server's, as signatures carry the time."""
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))) as client:
+        answer = client.get(f"https://{addresses.of_server(kit.federation)}/", timeout=SECONDS)
+    try:
+        ahead = (datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])).total_seconds()
+    except (KeyError, ValueError):
+        return Finding(True, "the server does not tell the time")
+    well = -BEHIND < ahead < AHEAD
+    return Finding(
+        well, f"this clock is {ahead:+.0f} s from the server's", "" if well else "set it, for example by NTP"
+    )
+
+
+def welcome(kit: SiteKit) -> Finding:
+    """Whether the server knows this site's key; a site that runs has been let in or says so in its log."""
+    try:
+        with kit.in_use():
+            runtime.introduce(
+                addresses.of_server(kit.federation),
+                (kit.folder / "tls" / "ca.crt").read_bytes(),
+                (kit.folder / "keys" / kit.name).read_bytes(),
+            )
+    except UsageError:
+        return Finding(True, "the site is running; its log says whether it is connected")
+    except httpx.HTTPError:
+        hint = "the server must hold this site's public key in its folder keys/, and be started again after"
+        return Finding(False, "the server does not let this site in", hint)
+    return Finding(True, "the server knows this site")

@@ -1,0 +1,70 @@
+"""What the server's one port offers to whom: sites reach the fleet's paths, and only the operator all others.
+
+Flower answers sites, operators and applications on one port, and asks operators for nothing: whoever reaches the
+port could register a site, stop a run or read its log. This guard stands before all of it. It knows no Flower.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FLEET = re.compile(r"/v1/fleet/[a-z-]+")
+"""All that sites need, and all that a reverse proxy may pass on."""
+
+OPERATOR = "x-harmofl-operator"
+"""The header in which the operator, who can read the server's secret, says so."""
+
+LARGEST_BODY = 16 * 2**20
+"""Of one request: messages travel in parts of 5 MiB, so a larger body is no message's."""
+
+
+def operator_key(secret: bytes) -> str:
+    """What the operator's header holds; the secret itself never travels."""
+    return hmac.new(secret, b"harmofl operator", hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Lets through what may pass to an application, and answers the rest itself."""
+
+    def __init__(self, application: Application, secret: bytes) -> None:
+        self._application = application
+        self._key = operator_key(secret).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request as an ASGI application."""
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._application(scope, receive, send)
+        elif scope["type"] == "http":
+            await send({"type": "http.response.start", "status": refusal, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _refusal(self, scope: Scope) -> int | None:
+        if scope["type"] == "lifespan":
+            return None
+        if scope["type"] != "http":
+            return 404
+        headers = dict(scope["headers"])
+        if not FLEET.fullmatch(scope["path"]):
+            allowed = hmac.compare_digest(headers.get(OPERATOR.encode(), b""), self._key)
+            return None if allowed else 404  # as if there were nothing
+        return body_refusal(headers)
+
+
+def body_refusal(headers: MutableMapping[bytes, bytes]) -> int | None:
+    """A status for a body that nobody has measured or that is too large."""
+    length = headers.get(b"content-length", b"")
+    if not length.isdigit():
+        return 411
+    return 413 if int(length) > LARGEST_BODY else None

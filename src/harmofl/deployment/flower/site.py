@@ -1,0 +1,125 @@
+"""A site's side: a SuperNode that brings messages, and this process, which answers them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+
+import httpx
+
+from harmofl.deployment.flower import addresses, runtime
+from harmofl.deployment.flower.children import Child, Pauses, free_port, settle_in, stoppable
+from harmofl.deployment.kits import SiteKit
+from harmofl.files import write_whole
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.1
+PRIVATE = 0o600
+
+
+def join(kit: SiteKit, answer: runtime.Answer) -> None:
+    """Answer the server's messages until we are stopped. What Flower brings as code is never looked at."""
+    settle_in()
+    node = Node(kit)
+    try:
+        with stoppable():
+            node.start()
+            while True:
+                if not node.answer_one(answer):
+                    time.sleep(LOOK_EVERY)
+    finally:
+        node.stop()
+
+
+class Node:
+    """A SuperNode, started again whenever it ends, and what it brings."""
+
+    def __init__(self, kit: SiteKit) -> None:
+        self._kit = kit
+        self._engine = kit.folder / "engine"
+        self._stopped = threading.Event()
+        self._child: Child | None = None
+        self._inbox: runtime.Inbox | None = None
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+
+    def start(self) -> None:
+        """Start it, in the background."""
+        self._engine.mkdir(parents=True, exist_ok=True)
+        logger.info("%s: looking for the server at %s", self._kit.name, addresses.of_server(self._kit.federation))
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """End it, which tells the server at once that this site is gone."""
+        self._stopped.set()
+        if self._child is not None:
+            self._child.stop()
+        (self._engine / "secret").unlink(missing_ok=True)
+
+    def answer_one(self, answer: runtime.Answer) -> bool:
+        """Answer one message if there is one; whatever goes wrong with it, there will be others."""
+        inbox = self._inbox
+        try:
+            return inbox is not None and inbox.answer_one(answer)
+        except httpx.ConnectError:  # it is being started, or ended just now
+            return False
+        except Exception as error:
+            logger.warning("%s: a message could not be answered (%s)", self._kit.name, type(error).__name__)
+            self._start_anew()
+            return False
+
+    def _start_anew(self) -> None:
+        """A SuperNode waits for the rest of an answer for ever; one that is started again does not."""
+        if self._child is not None:
+            self._child.process.terminate()
+            self._inbox = None
+
+    def _keep(self) -> None:
+        pauses = Pauses()
+        while not self._stopped.is_set():
+            started = time.monotonic()
+            reason = self._run_once()
+            if self._stopped.is_set():
+                return
+            pause = pauses.next(time.monotonic() - started)
+            logger.warning("%s: not connected; trying again in %.0f s: %s", self._kit.name, pause, reason)
+            self._stopped.wait(pause)
+
+    def _run_once(self) -> str:
+        """One life of the SuperNode; why it ended."""
+        try:
+            child = self._started()
+            child.process.wait()
+            return child.last_words()
+        except OSError as error:  # no memory, no space: it may pass
+            return str(error)
+        finally:
+            self._inbox = None
+
+    def _started(self) -> Child:
+        """A fresh port and a fresh secret each time: what is left of the last one is good for nothing."""
+        port, secret = free_port(), secrets.token_bytes(32)
+        write_whole(self._engine / "secret", secret, PRIVATE)
+        self._child = Child("supernode", self._arguments(port), self._engine, self._heard)
+        self._inbox = runtime.Inbox(f"127.0.0.1:{port}", secret)
+        if self._stopped.is_set():  # between its start and now
+            self._child.stop()
+        return self._child
+
+    def _arguments(self, port: int) -> list[str]:
+        kit = self._kit
+        return [
+            *("--isolation", "process", "--superexec-auth-secret-file", str(self._engine / "secret")),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--superlink", addresses.of_server(kit.federation)),
+            *("--root-certificates", str(kit.folder / "tls" / "ca.crt")),
+            *("--auth-supernode-private-key", str(kit.folder / "keys" / kit.name)),
+        ]
+
+    def _heard(self, line: str) -> None:
+        if "SuperNode ID" in line or "Connection successful" in line:
+            logger.info("%s: connected", self._kit.name)
+        elif "Connection attempt failed" in line:
+            logger.warning("%s: the server cannot be reached; trying again", self._kit.name)

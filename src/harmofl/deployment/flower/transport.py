@@ -1,0 +1,148 @@
+"""Bytes to a site and back over Flower: nothing but that."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from harmofl.deployment.flower import addresses, runtime
+from harmofl.deployment.flower.children import settle_in
+from harmofl.deployment.flower.server import site_keys, superlink
+from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.replies import reply_of
+from harmofl.errors import RunError
+from harmofl.federation.messages import Reply, Request, encode
+
+logger = logging.getLogger(__name__)
+
+LARGEST = 2**31
+LOOK_EVERY = 0.5
+JUST_STARTED = 10.0
+LEEWAY = 30.0
+"""Seconds for which Flower keeps a message longer than we wait, so that it is we who say that a site is late."""
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0
+
+NOT_CONNECTED = "not connected"
+TOO_LATE = "no answer within federation.timeout"
+LOST = "the server (Flower's SuperLink) is gone or was restarted: start it if need be, then continue with --resume"
+
+
+@contextmanager
+def connected(kit: ServerKit) -> Iterator[FlowerTransport]:
+    """Reach the sites for as long as a run lasts."""
+    settle_in()
+    server = superlink(kit, addresses.of_running(kit, JUST_STARTED))
+    try:
+        with runtime.running(server) as mailbox:
+            yield FlowerTransport(mailbox, site_keys(kit))
+    except httpx.HTTPError as error:
+        logger.debug("lost the SuperLink", exc_info=error)
+        raise RunError(LOST) from None
+
+
+class FlowerTransport:
+    """The sites of a federation, each known by its key."""
+
+    def __init__(self, mailbox: runtime.Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST) -> None:
+        self._mailbox = mailbox
+        self._keys = dict(keys)
+        self._largest = largest
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        """All sites, as soon as so many are connected."""
+        deadline = time.monotonic() + timeout
+        while minimum > 0 and len(here := self._connected()) < minimum:
+            if time.monotonic() > deadline:
+                missing = ", ".join(sorted(self._keys.keys() - here.keys()))
+                raise RunError(f"{len(here)} of {len(self._keys)} sites are connected; missing: {missing}")
+            time.sleep(LOOK_EVERY)
+        return sorted(self._keys)
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        """Send each site its request; yield replies as they come, one per site."""
+        exchange = Exchange(self._mailbox, timeout)
+        try:
+            here = self._connected()
+            for site in sorted(requests):
+                if site in here:
+                    exchange.send(site, here[site], requests[site])
+                else:
+                    yield Reply(site, error=NOT_CONNECTED)
+            yield from (self._reply(site, outcome) for site, outcome in exchange.outcomes(self._connected))
+        finally:
+            exchange.ended.set()
+
+    def _connected(self) -> dict[str, runtime.Presence]:
+        present = self._mailbox.present()
+        return {site: present[key] for site, key in self._keys.items() if key in present}
+
+    def _reply(self, site: str, outcome: bytes | str) -> Reply:
+        return Reply(site, error=outcome) if isinstance(outcome, str) else reply_of(site, outcome, self._largest)
+
+
+@dataclass
+class Exchange:
+    """The requests of one round that are under way; a site's outcome is the bytes that it answered, or a reason."""
+
+    mailbox: runtime.Mailbox
+    timeout: float
+    ended: threading.Event = field(default_factory=threading.Event)
+    _waiting: dict[str, runtime.Presence] = field(default_factory=dict)
+    _answers: queue.SimpleQueue[tuple[str, bytes | str | Exception]] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.timeout
+
+    def send(self, site: str, presence: runtime.Presence, request: Request) -> None:
+        """Send one request. Flower stores equal parts of messages once, however many sites they are for."""
+        identifier = self.mailbox.post(presence.node, encode(request), self.timeout + LEEWAY)
+        self._waiting[site] = presence
+        if not identifier:
+            self._answers.put((site, NOT_CONNECTED))
+            return
+        threading.Thread(target=self._fetch, args=(site, identifier), daemon=True).start()
+
+    def outcomes(self, connected: Callable[[], Mapping[str, runtime.Presence]]) -> Iterator[tuple[str, bytes | str]]:
+        """Each site's outcome, as soon as it is known."""
+        while self._waiting:
+            try:
+                site, outcome = self._answers.get(timeout=LOOK_EVERY)
+            except queue.Empty:
+                yield from self._given_up(connected())
+                continue
+            if isinstance(outcome, Exception):
+                raise outcome
+            if self._waiting.pop(site, None) is not None:
+                yield site, outcome
+
+    def _given_up(self, here: Mapping[str, runtime.Presence]) -> Iterator[tuple[str, str]]:
+        late = time.monotonic() > self._deadline
+        for site, presence in list(self._waiting.items()):
+            if late or here.get(site) != presence:  # a site that was restarted has forgotten the request
+                del self._waiting[site]
+                yield site, TOO_LATE if late else runtime.WENT_AWAY
+
+    def _fetch(self, site: str, identifier: str) -> None:
+        """Wait for one answer, in a thread of its own: a site that sends slowly holds up no other's."""
+        wait = SHORTEST_WAIT
+        while not self.ended.wait(wait):
+            wait = min(wait * 1.1, LONGEST_WAIT)
+            found = self._found(identifier)
+            if found is not None:
+                self._answers.put((site, found))
+                return
+
+    def _found(self, identifier: str) -> bytes | str | Exception | None:
+        try:
+            return self.mailbox.fetch(identifier)
+        except Exception as error:
+            if runtime.is_lost(error):
+                return error
+            return f"its answer cannot be read ({type(error).__name__})"  # what its bytes made of Flower's reading

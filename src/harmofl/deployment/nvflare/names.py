@@ -1,0 +1,36 @@
+"""What FLARE calls the parties, and where their parts lie."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+SERVER = "harmofl-server"
+"""The server's name in its certificate."""
+
+ORGANIZATION = "harmofl"
+ENGINE = "engine"
+KIT_VARIABLE = "HARMOFL_KIT"
+"""How a FLARE process learns whose it is: its own machine says so, never the other side."""
+
+PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+RESERVED = {"server", SERVER, "nan", "inf", "infinity", "true", "false", "yes", "no", "t", "f", "y", "n", "on", "off"}
+"""Names that FLARE keeps to itself, or takes for a number or an answer on its command line."""
+
+
+def client_name(site: str) -> str:
+    """A site's name at FLARE, which gives dots a meaning of its own and keeps some names to itself."""
+    if PLAIN.fullmatch(site) and site.lower() not in RESERVED and not site.startswith("site-"):
+        return site
+    return "site-" + hashlib.sha256(site.encode()).hexdigest()[:24]
+
+
+def workspace(kit: Path) -> Path:
+    """FLARE's folder in a party's kit."""
+    return kit / ENGINE
+
+
+def relay_socket(kit: Path) -> Path:
+    """Where a run on the server's machine reaches the FLARE server."""
+    return workspace(kit) / "relay.sock"

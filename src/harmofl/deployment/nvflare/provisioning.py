@@ -1,0 +1,180 @@
+"""Certificates and FLARE's configuration for each party, with FLARE's own provisioner."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.entity import Project
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provisioner import Provisioner
+
+from harmofl.deployment.kits import Federation
+from harmofl.deployment.logs import LINE
+from harmofl.deployment.nvflare.names import ENGINE, ORGANIZATION, SERVER, client_name
+from harmofl.errors import RunError, UsageError
+
+AUTHORITY_DAYS = 3650
+LARGEST_MESSAGE = 2**31 + 2**20
+AUTHORITY_FILE = "cert.json"
+STARTUP_FILES = {"client.crt", "client.key", "server.crt", "server.key", "rootCA.pem", "fed_client.json"}
+STARTUP_FILES |= {"fed_server.json"}
+"""What a FLARE process reads; its start scripts stay out, as `harmofl deploy start` takes their place."""
+
+NOBODY: Mapping[str, Any] = {
+    "format_version": "1.0",
+    "permissions": dict.fromkeys(["project_admin", "org_admin", "lead", "member"], "none"),
+}
+"""FLARE's policy on who may submit jobs, read logs, run commands or stop a party: nobody may anything."""
+
+COMMUNICATION: Mapping[str, Any] = {
+    "allow_adhoc_conns": False,
+    "streaming_max_blob_size": LARGEST_MESSAGE,
+    # FLARE opens a port on the loopback for job processes. There are none: nobody gets in without a certificate.
+    "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls", "secure": True}},
+}
+
+
+def provision(federation: Federation, folder: Path) -> None:
+    """Add FLARE's part to the kits of those who have none yet; the others' stay as they are."""
+    refuse_unsuitable(federation)
+    authority = folder / "authority" / "nvflare"
+    new_sites = [site for site in federation.sites if not (folder / "sites" / site / ENGINE).exists()]
+    if not new_sites and (folder / "server" / ENGINE).exists():
+        return
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".nvflare-") as scratch:
+        made = provisioned(federation, new_sites, authority, Path(scratch))
+        if not (folder / "server" / ENGINE).exists():
+            listen_as_reached(made / SERVER / "startup" / "fed_server.json", federation)
+            place(made / SERVER, folder / "server" / ENGINE, server_resources())
+        for site in new_sites:
+            place(made / client_name(site), folder / "sites" / site / ENGINE, site_resources())
+
+
+def refuse_unsuitable(federation: Federation) -> None:
+    """FLARE takes a host apart at its colons."""
+    if ":" in federation.host:
+        raise UsageError(f"host = {federation.host!r}: NVIDIA FLARE needs a name or an IPv4 address")
+
+
+def provisioned(federation: Federation, sites: list[str], authority: Path, scratch: Path) -> Path:
+    """Let FLARE make the kits of the server and of some sites, signed by the federation's own authority."""
+    project = Project(federation.name, "harmofl federation")
+    props = {"fed_learn_port": federation.port, "admin_port": federation.port, "default_host": federation.host}
+    project.set_server(SERVER, ORGANIZATION, props)
+    for site in sites:
+        project.add_client(client_name(site), ORGANIZATION, {})
+    state = scratch / federation.name / "state"
+    state.mkdir(parents=True)
+    if (authority / AUTHORITY_FILE).exists():
+        shutil.copyfile(authority / AUTHORITY_FILE, state / AUTHORITY_FILE)
+    builders = [
+        WorkspaceBuilder(template_file="master_template.yml"),
+        StaticFileBuilder(scheme="grpc"),
+        CertBuilder(root_valid_days=AUTHORITY_DAYS),
+    ]
+    context = Provisioner(str(scratch), builders).provision(project, logger=logging.getLogger(__name__))
+    if context.get(CtxKey.BUILD_ERROR):
+        raise RunError("NVIDIA FLARE could not make the kits; its message is above")
+    keep_authority(state / AUTHORITY_FILE, authority)
+    return Path(context[CtxKey.CURRENT_PROD_DIR])
+
+
+def listen_as_reached(path: Path, federation: Federation) -> None:
+    """A server that sites reach on the loopback listens on nothing else."""
+    configuration = json.loads(path.read_text(encoding="utf-8"))
+    configuration["servers"][0]["service"]["target"] = f"{federation.host}:{federation.port}"
+    path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
+
+
+def keep_authority(state: Path, authority: Path) -> None:
+    """Keep what signs further sites, and no party's private key."""
+    everything = json.loads(state.read_text(encoding="utf-8"))
+    root = {key: everything[key] for key in (CtxKey.ROOT_CERT, CtxKey.ROOT_PRI_KEY)}
+    authority.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(authority / AUTHORITY_FILE, json.dumps(root))
+
+
+def place(made: Path, engine: Path, resources: Mapping[str, Any]) -> None:
+    """Move a party's certificates into its kit, with a configuration that lets nobody but us in."""
+    for path in list((made / "startup").iterdir()):
+        if path.name not in STARTUP_FILES:
+            path.unlink()
+    shutil.rmtree(made / "local")
+    (made / "readme.txt").unlink(missing_ok=True)
+    written = {
+        "resources.json": resources,
+        "authorization.json": NOBODY,
+        "comm_config.json": COMMUNICATION,
+        "log_config.json": log_configuration(),
+    }
+    (made / "local").mkdir()
+    for name, content in written.items():
+        (made / "local" / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    for key in made.rglob("*.key"):
+        key.chmod(0o600)
+    shutil.move(made, engine)
+
+
+def site_resources() -> dict[str, Any]:
+    """A site runs our desk and no job: no launcher, and no class that a job could name."""
+    return {
+        "format_version": 2,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": [],
+        "allow_log_streaming": False,
+        "client": {"retry_timeout": 30, "compression": "Gzip"},
+        "components": [{"id": "harmofl", "path": "harmofl.deployment.nvflare.site.SiteDesk", "args": {}}],
+    }
+
+
+def server_resources() -> dict[str, Any]:
+    """The server has no job manager either."""
+    server = {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": 600, "admin_timeout": 10.0}
+    return {
+        "format_version": 2,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": [],
+        "servers": [server],
+        "components": [{"id": "harmofl", "path": "harmofl.deployment.nvflare.server.ServerDesk", "args": {}}],
+    }
+
+
+def log_configuration() -> dict[str, Any]:
+    """What we do goes to the terminal too; of FLARE only what went wrong, into a file that never outgrows its limit."""
+    file = {
+        "class": "logging.handlers.RotatingFileHandler",
+        "formatter": "line",
+        "filename": "log/log.txt",
+        "maxBytes": 10 * 2**20,
+        "backupCount": 3,
+        "delay": True,
+    }
+    terminal = {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": "harmofl.deployment.logs.OneLine", "fmt": LINE}},
+        "handlers": {"file": file, "terminal": terminal},
+        "root": {"level": "WARNING", "handlers": ["file"]},
+        "loggers": {
+            "harmofl": {"level": "INFO", "handlers": ["terminal"]},
+            "nvflare.private.fed.server.job_runner": {"level": "CRITICAL"},  # it misses its jobs
+        },
+    }
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write what only the owner may read, from its first byte on."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

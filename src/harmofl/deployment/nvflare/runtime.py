@@ -1,0 +1,278 @@
+"""Everything that harmofl uses of a running FLARE beyond its components and events, in one place.
+
+FLARE's processes exchange messages over cells. A job would get a cell of its own, a process of its own and code of
+its own; here the processes that FLARE runs anyway exchange our bytes over a channel of ours, so that a site that
+starts late or again is simply there, and so that no site ever runs a job. `tests/deployment/nvflare/` fails with the
+name that is gone if another version of FLARE no longer has it; pyproject.toml pins the version.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nvflare.apis.client import Client
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.core_cell import CellAgent
+from nvflare.fuel.f3.cellnet.defs import (
+    CellChannel,
+    CellChannelTopic,
+    Encoding,
+    MessageHeaderKey,
+    MessagePropKey,
+    MessageType,
+    ReturnCode,
+)
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm import conn_manager
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_ACK_TOPIC,
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    STREAM_ERROR_TOPIC,
+    StreamHeaderKey,
+)
+
+logger = logging.getLogger(__name__)
+
+CHANNEL = "harmofl"
+TOPIC = "ask"
+ROOT = FQCN.ROOT_SERVER
+SILENCE = 30.0
+"""Seconds after which a site that nothing came from is taken for gone; its heart beats every few."""
+
+PAUSE = 60.0
+MOST_REASONS = 100
+
+STREAMS = {(STREAM_CHANNEL, topic) for topic in (STREAM_ACK_TOPIC, STREAM_DATA_TOPIC, STREAM_ERROR_TOPIC)}
+GOODBYE = (CellChannel.CELLNET, CellChannelTopic.Bye)
+MEMBERSHIP = {
+    (CellChannel.SERVER_MAIN, topic)
+    for topic in (
+        CellChannelTopic.Challenge,
+        CellChannelTopic.Register,
+        CellChannelTopic.HEART_BEAT,
+        CellChannelTopic.Quit,
+    )
+}
+TO_SERVER = STREAMS | MEMBERSHIP | {GOODBYE}
+TO_SITE = STREAMS | {GOODBYE}
+REQUESTS = (CHANNEL, TOPIC)
+REPLIES = (CellChannel.RETURN_ONLY, f"{CHANNEL}:{TOPIC}")
+
+
+class Signal(Protocol):
+    """What FLARE looks at while it waits, a few times a second."""
+
+    @property
+    def triggered(self) -> bool:
+        """Whether to wait no longer."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Bytes from the other side, or why there are none."""
+
+    data: bytes | bytearray | memoryview = b""
+    error: str = ""
+
+
+def ask(cell: Cell, client: str, data: bytes, timeout: float, signal: Signal) -> Heard:
+    """Send bytes to a site and wait for those that it answers."""
+    reply = cell.send_request(
+        channel=CHANNEL,
+        topic=TOPIC,
+        target=client,
+        request=Message({}, data),
+        timeout=timeout,
+        optional=True,
+        abort_signal=signal,
+    )
+    code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
+    if signal.triggered and code != ReturnCode.OK:
+        return Heard(error="it went away before it had answered")
+    if code != ReturnCode.OK:
+        return Heard(error=f"its answer did not arrive ({code})")
+    return as_bytes(reply.payload)
+
+
+def as_bytes(payload: object) -> Heard:
+    """Bytes; FLARE would bring other things too, if the other side sent them."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return Heard(payload)
+    return Heard(error="it sent something that is not bytes")
+
+
+def answer_with(cell: Cell, work: Callable[[bytes], Future[bytes]]) -> None:
+    """Answer the server's requests; FLARE sends what the future brings, whenever that is."""
+
+    def handle(request: Message) -> Future[Message] | Message:
+        heard = as_bytes(request.payload)
+        if heard.error:
+            return make_reply(ReturnCode.INVALID_REQUEST)
+        reply: Future[Message] = Future()
+        work(bytes(heard.data)).add_done_callback(lambda done: reply.set_result(as_reply(done)))
+        return reply
+
+    cell.register_request_cb(channel=CHANNEL, topic=TOPIC, cb=handle)
+
+
+def as_reply(done: Future[bytes]) -> Message:
+    """The message for what became of some work."""
+    if done.cancelled() or done.exception() is not None:
+        return make_reply(ReturnCode.PROCESS_EXCEPTION)
+    return make_reply(ReturnCode.OK, body=done.result())
+
+
+# Who may say what
+
+
+class Presence:
+    """Which sites are there: connected, heard of since they connected, and not silent for long.
+
+    A site that starts again is connected before it has registered; until then the server knows it from before. A cut
+    network ends no connection for minutes, so silence is what tells; whatever a site sends counts, as its heartbeats
+    wait behind what it uploads.
+    """
+
+    def __init__(self, cell: Cell, tell: Callable[[str, str], None]) -> None:
+        self._core = cell.core_cell
+        self._tell = tell
+        self._connected_at: dict[str, float] = {}
+        self._heard_at: dict[str, float] = {}
+        self._core.set_cell_connected_cb(self._connected)
+        self._core.set_cell_disconnected_cb(lambda agent: tell(agent.get_fqcn(), "is gone"))
+
+    def _connected(self, agent: CellAgent) -> None:
+        self._connected_at[agent.get_fqcn()] = time.time()
+        self._tell(agent.get_fqcn(), "is connected")
+
+    def hear(self, name: str) -> None:
+        """Something came from a site."""
+        self._heard_at[name] = time.monotonic()
+
+    def token(self, client: Client | None) -> str | None:
+        """What stands for a site's present registration, if it is there: another one after each start."""
+        if client is None or not self._core.is_cell_connected(client.get_fqcn()):
+            return None
+        known = client.last_connect_time >= self._connected_at.get(client.get_fqcn(), 0.0)
+        silent = time.monotonic() - self._heard_at.get(client.get_fqcn(), -SILENCE) > SILENCE
+        return str(client.token) if known and not silent else None
+
+
+def guard_server(cell: Cell, clients: Callable[[], set[str]], hear: Callable[[str], None]) -> None:
+    """Let sites of the federation register and answer: no admin command, no job, no word to another site."""
+
+    def refusal(message: Message) -> str:
+        sender = message.get_prop(MessagePropKey.COMMON_NAME)
+        if sender not in clients():
+            return f"{sender!r:.80} is not in the federation"
+        if message.get_header(MessageHeaderKey.ORIGIN) != sender:
+            return "it speaks in another's name"
+        hear(sender)
+        if message.get_header(MessageHeaderKey.DESTINATION) != ROOT:
+            return "it speaks to another site"
+        return what_is_wrong(message, TO_SERVER, REPLIES)
+
+    guard(cell, refusal)
+
+
+def guard_site(cell: Cell) -> None:
+    """Let the server ask and nothing else: no job, no command, no configuration."""
+
+    def refusal(message: Message) -> str:
+        if message.get_header(MessageHeaderKey.ORIGIN) != ROOT:
+            return "it does not come from the server"
+        return what_is_wrong(message, TO_SITE, REQUESTS)
+
+    guard(cell, refusal)
+
+
+def what_is_wrong(message: Message, requests: set[tuple[str, str]], stream: tuple[str, str]) -> str:
+    """Why a message may not pass: requests only of the kinds named, and streams only of plain bytes."""
+    kind = (message.get_header(MessageHeaderKey.CHANNEL, ""), message.get_header(MessageHeaderKey.TOPIC, ""))
+    if message.get_header(MessageHeaderKey.MSG_TYPE) != MessageType.REQ:
+        return ""  # an answer to a question of ours; FLARE drops those that it did not wait for
+    if kind not in requests:
+        return f"{kind!r:.80} is not for it to ask"
+    if kind == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
+        return wrong_stream(message, stream)
+    return ""
+
+
+def wrong_stream(message: Message, stream: tuple[str, str]) -> str:
+    """Every part of a stream says what it belongs to; objects, which FLARE would put together, are not for us."""
+    about = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
+    if about != stream:
+        return f"{about!r:.80} is not for it to send"
+    encoding = message.get_header(StreamHeaderKey.PAYLOAD_ENCODING)
+    return "" if encoding in (Encoding.BYTES, Encoding.NONE) else f"{encoding!r:.80} is no encoding of bytes"
+
+
+def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
+    """Look at every message that arrives, those to be passed on too, before FLARE does anything with it."""
+
+    told = Told()
+
+    def look(message: Message) -> Message | None:
+        try:
+            reason = refusal(message)
+        except Exception as error:
+            reason = type(error).__name__
+        if not reason:
+            return None
+        told.once_in_a_while("a message was refused: %s", reason)
+        return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
+
+    cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=look)
+
+
+class Told:
+    """Keeps who knocks again and again from filling the log."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+
+    def once_in_a_while(self, text: str, reason: str) -> None:
+        """Log a reason, unless it has been logged a moment ago."""
+        if time.monotonic() - self._told_at.get(reason, -PAUSE) < PAUSE:
+            return
+        if len(self._told_at) >= MOST_REASONS:  # whoever makes up new reasons gets no memory for them
+            self._told_at.clear()
+        self._told_at[reason] = time.monotonic()
+        logger.warning(text, reason)
+
+
+def tell_of_server(cell: Cell, tell: Callable[[str], None]) -> None:
+    """Let a site know when the server comes and goes."""
+    core = cell.core_cell
+    core.set_cell_connected_cb(lambda agent: tell("connected to the server"))
+    core.set_cell_disconnected_cb(lambda agent: tell("the server is gone; it is tried again and again"))
+
+
+def reconnect_within(seconds: int) -> None:
+    """How long a site waits at most before it tries again to reach a server that was away; FLARE's own is a minute."""
+    conn_manager.MAX_WAIT = seconds
+
+
+def close_inner_port(cell: Cell) -> None:
+    """FLARE waits on the loopback for job processes, which there are none of: stop that, and free the port."""
+    core = cell.core_cell
+    if core.int_listener is None:
+        return
+    connector = core.communicator.conn_manager.connectors[core.int_listener.handle]
+    core.communicator.remove_connector(core.int_listener.handle)
+    core.int_listener = None
+    if connector.driver.server is not None:
+        connector.driver.server.server_close()
+
+
+def dismiss_admins(engine: Any) -> None:
+    """A site takes no orders: FLARE would deploy and start what the server sends, and asks the server who may."""
+    engine.admin_agent.processors.clear()

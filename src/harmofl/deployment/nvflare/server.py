@@ -1,0 +1,200 @@
+"""The server's end inside FLARE's server process: it passes requests on from `harmofl deploy run` to the sites."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+
+from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.nvflare import runtime
+from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, relay_socket
+from harmofl.deployment.relay import Relay, RelayError, listen
+from harmofl.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+FRESH = 1.0
+"""Seconds after which the federation's file is read again."""
+GRACE = 60.0
+"""Seconds that a request outlives the time that the run gives it, as only the run says when time is over."""
+
+
+class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
+    """Opens a socket for runs on this machine; FLARE makes it when its server starts, and it lives as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = Path(os.environ[KIT_VARIABLE])
+        self._members = Members(self._folder)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Let in only sites of the federation before anything else happens; then wait for runs."""
+        engine = fl_ctx.get_engine()
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            self._presence = runtime.Presence(engine.get_cell(), self._members.tell)
+            runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear)
+            runtime.close_inner_port(engine.get_cell())
+        elif event_type == EventType.SYSTEM_START:
+            hospitals = Hospitals(engine, self._members.names, self._presence)
+            desk = Desk(hospitals, listen(relay_socket(self._folder)))
+            threading.Thread(target=desk.serve, name="harmofl-relay", daemon=True).start()
+            logger.info("the server is ready")
+
+
+class Members:
+    """The federation's sites as its file names them now: one that is added or removed needs no new start."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read_at = 0.0
+        self._names: Sequence[str] = ()
+        self.names()
+
+    def names(self) -> Sequence[str]:
+        """Those who are in the federation; a file that cannot be read changes nothing."""
+        if time.monotonic() - self._read_at > FRESH:
+            try:
+                self._names = ServerKit.open(self._folder).federation.sites
+            except (UsageError, OSError):
+                if not self._names:
+                    raise
+                logger.warning("federation.toml cannot be read; the sites stay as they were")
+            self._read_at = time.monotonic()
+        return self._names
+
+    def clients(self) -> set[str]:
+        """The same as FLARE calls them."""
+        return set(map(client_name, self.names()))
+
+    def tell(self, client: str, what: str) -> None:
+        """Say in the log what became of a site, by its own name."""
+        for site in self.names():
+            if client_name(site) == client:
+                logger.info("%s %s", site, what)
+
+
+@dataclass(frozen=True)
+class Hospitals:
+    """The federation's sites as FLARE's server knows them."""
+
+    engine: Any
+    names: Callable[[], Sequence[str]]
+    presence: runtime.Presence
+
+    def token(self, site: str) -> str | None:
+        """What stands for a site's present registration, if it is there."""
+        return self.presence.token(self.engine.get_client_from_name(client_name(site)))
+
+    def connected(self) -> list[str]:
+        """Those that are there."""
+        return [site for site in self.names() if self.token(site)]
+
+    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> runtime.Heard:
+        """Ask one site, until it answers, it goes away or the run no longer waits."""
+        token = self.token(site) if site in self.names() else None
+        if token is None:
+            return runtime.Heard(error="not connected")
+        waiting = StillThere(self, site, token, over)
+        return runtime.ask(self.engine.get_cell(), client_name(site), data, timeout, waiting)
+
+
+@dataclass(frozen=True)
+class StillThere:
+    """A signal to stop waiting: the site has gone, even if it has come back, or nobody waits any longer."""
+
+    hospitals: Hospitals
+    site: str
+    token: str
+    over: threading.Event
+
+    @property
+    def triggered(self) -> bool:
+        """Whether to wait no longer."""
+        return self.over.is_set() or self.hospitals.token(self.site) != self.token
+
+
+@dataclass
+class Desk:
+    """Serves one run at a time; when its connection ends, however it ends, nobody waits for its sites any more."""
+
+    hospitals: Hospitals
+    listener: socket.socket
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self) -> None:
+        """Take connections until the process ends."""
+        while True:
+            connection, _ = self.listener.accept()
+            threading.Thread(target=self._attend, args=(Relay(connection),), daemon=True).start()
+
+    def _attend(self, relay: Relay) -> None:
+        try:
+            if not self._busy.acquire(timeout=5):  # the run before may have ended a moment ago
+                relay.send({"error": "another run is using this federation"})
+                return
+            try:
+                relay.send({"ready": True})
+                Visit(self.hospitals, relay).attend()
+            finally:
+                self._busy.release()
+        except (OSError, EOFError):
+            pass  # it has left, as every run does
+        except RelayError as error:
+            logger.warning("a connection was ended: %s", error)
+        finally:
+            relay.close()
+
+
+@dataclass
+class Visit:
+    """One run's connection."""
+
+    hospitals: Hospitals
+    relay: Relay
+    _asked: dict[int, threading.Event] = field(default_factory=dict)
+
+    def attend(self) -> None:
+        """Do what the run says until it leaves."""
+        try:
+            while True:
+                header, body = self.relay.receive()
+                self._handle(header, body)
+        finally:
+            for over in self._asked.values():
+                over.set()
+
+    def _handle(self, header: dict[str, Any], body: bytes) -> None:
+        match header:
+            case {"do": "sites"}:
+                self.relay.send({"connected": self.hospitals.connected()})
+            case {"do": "ask", "id": int(number), "sites": list(sites), "timeout": int() | float() as timeout}:
+                over = self._asked[number] = threading.Event()
+                for site in sites:
+                    arguments = (number, str(site), body, timeout + GRACE, over)
+                    threading.Thread(target=self._ask, args=arguments, daemon=True).start()
+            case {"do": "forget", "id": int(number)}:
+                self._asked.pop(number, threading.Event()).set()
+            case _:
+                raise RelayError("not a frame that a run sends")
+
+    def _ask(self, number: int, site: str, body: bytes, timeout: float, over: threading.Event) -> None:
+        try:
+            heard = self.hospitals.ask(site, body, timeout, over)
+        except Exception as error:
+            logger.exception("asking %s failed", site)
+            heard = runtime.Heard(error=f"NVIDIA FLARE failed ({type(error).__name__})")
+        if not over.is_set():
+            with suppress(OSError):
+                self.relay.send({"id": number, "site": site, "error": heard.error}, heard.data)

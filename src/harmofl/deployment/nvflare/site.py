@@ -1,0 +1,80 @@
+"""A hospital's end: the component that answers requests inside FLARE's client process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+
+from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.nvflare import runtime
+from harmofl.deployment.nvflare.names import KIT_VARIABLE
+from harmofl.deployment.participant import Participant
+from harmofl.federation.messages import Reply, encode
+from harmofl.federation.workers import SLOW_IMPORTS
+
+logger = logging.getLogger(__name__)
+
+RECONNECT = 10
+"""Seconds between two tries to reach the server, at most."""
+PATIENCE = 20.0
+"""Seconds after which a site says that it is still not let in."""
+
+
+class SiteDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
+    """Answers one request after the other; FLARE makes it when its client starts, and it lives as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        runtime.reconnect_within(RECONNECT)
+        kit = SiteKit.open(Path(os.environ[KIT_VARIABLE]))
+        self._line = Line(Participant(kit))
+        self._registered = threading.Event()
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Before the client registers, shut all doors but ours; what opens later is shut later."""
+        engine = fl_ctx.get_engine()
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            runtime.guard_site(engine.get_cell())
+            runtime.answer_with(engine.get_cell(), self._line.work)
+            runtime.tell_of_server(engine.get_cell(), logger.info)
+            threading.Thread(target=self._wait_aloud, daemon=True).start()
+        elif event_type == EventType.SYSTEM_START:
+            runtime.close_inner_port(engine.get_cell())
+            runtime.dismiss_admins(engine)
+            self._registered.set()
+            logger.info("registered with the server")
+
+    def _wait_aloud(self) -> None:
+        while not self._registered.wait(PATIENCE):
+            logger.warning("the server has not let this site in yet; `harmofl deploy check` says why")
+
+
+class Line:
+    """Requests wait in line; of those that waited only the newest is worked on, as the others' time is over."""
+
+    def __init__(self, participant: Participant) -> None:
+        self._participant = participant
+        self._numbers = itertools.count()
+        self._newest = -1
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="harmofl")
+        for name in SLOW_IMPORTS:  # while the client registers, so that the first round does not wait for them
+            self._worker.submit(import_module, name)
+
+    def work(self, data: bytes) -> Future[bytes]:
+        """The answer, some time."""
+        self._newest = number = next(self._numbers)
+        return self._worker.submit(self._answer, number, data)
+
+    def _answer(self, number: int, data: bytes) -> bytes:
+        if number != self._newest:
+            return encode(Reply(self._participant.kit.name, error="a newer request came while this one waited"))
+        return self._participant.answer(data)

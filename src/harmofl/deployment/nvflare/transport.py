@@ -1,0 +1,152 @@
+"""A Transport over the relay to FLARE's server process."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from harmofl.deployment.nvflare.names import relay_socket
+from harmofl.deployment.relay import Relay, RelayError, connect
+from harmofl.deployment.replies import reply_of
+from harmofl.errors import RunError
+from harmofl.federation.messages import Reply, Request, encode
+
+LARGEST_REPLY = 2**31
+PATIENCE = 10.0
+"""Seconds in which FLARE's server answers what it knows without asking a site."""
+
+Frame = tuple[dict[str, Any], bytes]
+GONE: Frame = ({"gone": True}, b"")
+
+
+class RelayTransport:
+    """Reaches the sites through FLARE's server on the same machine."""
+
+    def __init__(self, relay: Relay, sites: Sequence[str]) -> None:
+        self._relay = relay
+        self._sites = sorted(sites)
+        self._numbers = itertools.count()
+        self._present: queue.Queue[Frame] = queue.Queue()
+        self._answers: dict[int, queue.Queue[Frame]] = {}
+        threading.Thread(target=self._listen, name="harmofl-relay", daemon=True).start()
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        """All of the federation, once enough of them are connected."""
+        if minimum <= 0:
+            return list(self._sites)
+        deadline = time.monotonic() + timeout
+        while len(present := self._connected()) < minimum:
+            if time.monotonic() >= deadline:
+                missing = ", ".join(site for site in self._sites if site not in present)
+                raise RunError(f"{len(present)} of {len(self._sites)} sites are connected; missing: {missing}")
+            time.sleep(min(0.25, timeout))
+        return list(self._sites)
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        """Send each site its request; requests that are alike travel to FLARE's server once."""
+        deadline = time.monotonic() + timeout
+        waiting: dict[int, set[str]] = {}
+        answers: queue.Queue[Frame] = queue.Queue()
+        try:
+            for data, sites in alike(requests):
+                number = next(self._numbers)
+                waiting[number], self._answers[number] = set(sites), answers
+                self._send({"do": "ask", "id": number, "sites": sites, "timeout": timeout}, data)
+                del data
+            yield from collected(answers, waiting, deadline)
+        finally:
+            for number in waiting:
+                self._answers.pop(number, None)
+                with suppress(RunError):
+                    self._send({"do": "forget", "id": number})
+
+    def close(self) -> None:
+        """End the connection; FLARE's server then waits for no site any more."""
+        self._relay.close()
+
+    def _connected(self) -> list[str]:
+        self._send({"do": "sites"})
+        try:
+            header, _ = self._present.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise RunError("NVIDIA FLARE's server does not answer") from None
+        if "gone" in header:
+            self._present.put(GONE)
+            raise RunError("the connection to NVIDIA FLARE's server is lost")
+        return [site for site in header["connected"] if site in self._sites]
+
+    def _send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+        try:
+            self._relay.send(header, body)
+        except OSError:
+            raise RunError("the connection to NVIDIA FLARE's server is lost") from None
+
+    def _listen(self) -> None:
+        with suppress(OSError, EOFError, RelayError):
+            while True:
+                header, body = self._relay.receive()
+                if "connected" in header:
+                    self._present.put((header, body))
+                elif (answers := self._answers.get(header.get("id", -1))) is not None:
+                    answers.put((header, body))  # others are late answers to what nobody waits for any more
+        self._present.put(GONE)
+        for answers in list(self._answers.values()):
+            answers.put(GONE)
+
+
+def alike(requests: Mapping[str, Request]) -> Iterator[tuple[bytes, list[str]]]:
+    """Each distinct message, encoded, with those that it is for."""
+    remaining = sorted(requests)
+    while remaining:
+        data = encode(requests[remaining[0]])
+        same = [site for site in remaining if requests[site] is requests[remaining[0]]]
+        same += [site for site in remaining if site not in same and encode(requests[site]) == data]
+        remaining = [site for site in remaining if site not in same]
+        yield data, same
+
+
+def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadline: float) -> Iterator[Reply]:
+    """One reply per site, as they arrive, until time is over."""
+    while any(waiting.values()):
+        try:
+            header, body = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            yield from failures(waiting, "no answer within federation.timeout")
+            return
+        if "gone" in header:
+            yield from failures(waiting, "NVIDIA FLARE's server went away")
+            return
+        site = header["site"]
+        if site in waiting[header["id"]]:
+            waiting[header["id"]].remove(site)
+            yield Reply(site, error=header["error"]) if header["error"] else reply_of(site, body, LARGEST_REPLY)
+
+
+def failures(waiting: Mapping[int, set[str]], reason: str) -> Iterator[Reply]:
+    """A reply for each site that gave none."""
+    for site in sorted(site for sites in waiting.values() for site in sites):
+        yield Reply(site, error=reason)
+
+
+@contextmanager
+def connected(kit: Path, sites: Sequence[str]) -> Iterator[RelayTransport]:
+    """The transport for as long as a run lasts."""
+    try:
+        relay = connect(relay_socket(kit))
+        greeting, _ = relay.receive()
+    except (OSError, EOFError, RelayError):
+        raise RunError("NVIDIA FLARE's server is not running here: `harmofl deploy start` starts it") from None
+    if "error" in greeting:
+        relay.close()
+        raise RunError(greeting["error"])
+    transport = RelayTransport(relay, sites)
+    try:
+        yield transport
+    finally:
+        transport.close()

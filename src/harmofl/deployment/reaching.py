@@ -1,0 +1,78 @@
+"""The way from a site to the server, step by step, and in words what stands in it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+from harmofl.deployment.engines import Finding
+
+SECONDS = 10.0
+EXPIRED, NOT_YET = 10, 9
+OTHER_NAME = (62, 64)
+"""What OpenSSL says of a certificate: expired, not valid yet, for another name or address."""
+
+
+def reach(host: str, port: int, authority: Path, at: str = "", seconds: float = SECONDS) -> Finding:
+    """Look up the name, connect, and check that the server is the federation's; `at`: connect there instead."""
+    where = f"{host}:{port}"
+    try:
+        addresses = socket.getaddrinfo(at or host, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        hint = f"is the name right, and does this machine's DNS know it? `getent hosts {host}` tries the same"
+        return Finding(False, f"{host} has no address ({getattr(error, 'strerror', None) or error})", hint)
+    connection = connected(where, addresses[0][4][0], port, seconds)
+    if isinstance(connection, Finding):
+        return connection
+    with connection:
+        return greeted(where, host, connection, authority)
+
+
+def connected(where: str, address: str | int, port: int, seconds: float) -> socket.socket | Finding:
+    """A connection, or why there is none."""
+    try:
+        return socket.create_connection((str(address), port), seconds)
+    except ConnectionRefusedError:
+        hint = "start the server, or correct the port in federation.toml"
+        return Finding(False, f"{where}: nothing listens there (connection refused by {address})", hint)
+    except TimeoutError:
+        hint = "a firewall swallows the connection: let this machine out to that port, and in at the server"
+        return Finding(False, f"{where}: no answer from {address} within {seconds:.0f} s", hint)
+    except OSError as error:
+        hint = "is this machine connected to the network that leads to the server?"
+        return Finding(False, f"{where}: {address} cannot be reached ({error.strerror or error})", hint)
+
+
+def greeted(where: str, host: str, connection: socket.socket, authority: Path) -> Finding:
+    """Whether who answers is the federation's server."""
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        return Finding(False, f"{authority}: not a certificate ({error})", "copy the kit again")
+    try:
+        with context.wrap_socket(connection, server_hostname=host):
+            return Finding(True, f"{where} can be reached and is the federation's server")
+    except ssl.SSLCertVerificationError as error:
+        return refused(where, host, error)
+    except TimeoutError:
+        what = f"{where}: something listens there but does not answer with TLS"
+        return Finding(False, what, "another program has that port, or a proxy is in between")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        what = f"{where}: something listens there, but it does not speak TLS as the server does ({reason})"
+        return Finding(False, what, "another program has that port, or a proxy is in between")
+
+
+def refused(where: str, host: str, error: ssl.SSLCertVerificationError) -> Finding:
+    """Why the server's certificate is not good enough."""
+    code = error.verify_code
+    if code == EXPIRED:
+        return Finding(False, f"{where}: the server's certificate has expired", "its operator must renew it")
+    if code == NOT_YET:
+        return Finding(False, f"{where}: the server's certificate is not valid yet", "check this machine's clock")
+    if code in OTHER_NAME:
+        hint = "use the name that the federation was made with (`host` in federation.toml)"
+        return Finding(False, f"{where}: the server's certificate is not for {host}", hint)
+    what = f"{where}: the server's certificate is not signed by this federation's authority ({error.verify_message})"
+    return Finding(False, what, "do not go on: it is another server, or someone in between pretends to be it")

@@ -1,0 +1,74 @@
+"""`harmofl deploy check` on Flower, without a server."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
+
+from harmofl.deployment.engines import Finding, find_engine
+from harmofl.deployment.flower.children import free_port
+from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteSettings, write_part
+from harmofl.errors import UsageError
+from harmofl.files import claimed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    federation = Federation(engine="flower", host="localhost", port=free_port(), sites=["A", "B"])
+    write_part(tmp_path / "server" / FEDERATION, federation)
+    for site in federation.sites:
+        write_part(tmp_path / "sites" / site / FEDERATION, federation)
+        write_part(tmp_path / "sites" / site / SITE, SiteSettings(name=site, data="synthetic", tasks=["nuclei"]))
+    find_engine("flower").provision(federation, tmp_path)
+    return tmp_path
+
+
+def of_server(folder: Path) -> list[Finding]:
+    return list(find_engine("flower").check_server(ServerKit.open(folder / "server")))
+
+
+def test_private_keys_are_their_owners_and_stay_where_they_belong(folder: Path) -> None:
+    private = [path for path in folder.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    names = sorted(str(path.relative_to(folder)) for path in private)
+    assert names == ["authority/ca.key", "server/tls/server.key", "sites/A/keys/A", "sites/B/keys/B"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
+    assert sorted(path.name for path in (folder / "server" / "keys").iterdir()) == ["A.pub", "B.pub"]
+
+
+def test_provisioning_again_changes_nothing_but_adds_a_site(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    find_engine("flower").provision(
+        Federation(engine="flower", host="localhost", port=1, sites=["A", "B", "C"]), folder
+    )
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {path: after[path] for path in before} == before
+    assert {path.name for path in after.keys() - before.keys()} == {"C", "C.pub", "ca.crt"}
+
+
+def test_a_server_that_is_not_started_yet_is_no_mistake(folder: Path) -> None:
+    findings = of_server(folder)
+    assert all(finding.ok for finding in findings)
+    assert [finding.what for finding in findings][-1] == "Flower's SuperLink is not started yet"
+
+
+def test_a_second_server_refuses_and_leaves_the_first_one_alone(folder: Path) -> None:
+    kit = ServerKit.open(folder / "server")
+    (kit.folder / "engine").mkdir()
+    (kit.folder / "engine" / "secret").write_bytes(b"the first one's")
+    with claimed(kit.folder / "engine" / ".lock", ""), pytest.raises(UsageError, match="started already"):
+        find_engine("flower").serve(kit)
+    assert (kit.folder / "engine" / "secret").read_bytes() == b"the first one's"
+
+
+def test_a_server_without_a_sites_key_does_not_start(folder: Path) -> None:
+    (folder / "server" / "keys" / "B.pub").unlink()
+    with pytest.raises(UsageError, match=r"B\.pub: not a site's public key"):
+        find_engine("flower").serve(ServerKit.open(folder / "server"))
+    assert not (folder / "server" / "engine" / "secret").exists()
+
+
+def test_a_missing_key(folder: Path) -> None:
+    (folder / "server" / "keys" / "B.pub").unlink()
+    [finding] = [finding for finding in of_server(folder) if not finding.ok]
+    assert "B is not let in" in finding.hint

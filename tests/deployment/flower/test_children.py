@@ -1,0 +1,70 @@
+"""Flower's processes as children: environment, secrets, last words."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from harmofl.deployment.flower import addresses, children
+from harmofl.deployment.flower.children import Child, Pauses, environment, stoppable
+from harmofl.deployment.kits import Federation, ServerKit
+from harmofl.errors import RunError, UsageError
+
+
+def federation(host: str = "server.example", port: int = 8443) -> Federation:
+    return Federation(engine="flower", host=host, port=port, sites=["A"])
+
+
+def test_flower_tells_nobody_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "intranet")
+    values = environment(tmp_path)
+    assert values["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert values["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert values["FLWR_HOME"].startswith(str(tmp_path))
+    assert values["NO_PROXY"] == "intranet,127.0.0.1,localhost,::1"
+
+
+def test_pauses_grow_and_begin_anew_after_a_success() -> None:
+    pauses = Pauses()
+    assert [pauses.next(lasted=1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
+    assert [pauses.next(lasted=100), pauses.next(lasted=1)] == [1, 2]
+
+
+def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "PACKAGE", "harmofl.deployment.no_such_package")
+    heard: list[str] = []
+    child = Child("superlink", [], tmp_path, heard.append)
+    child.process.wait(30)
+    assert "no_such_package" in child.last_words()
+    assert child.ended
+    child.stop()
+    assert heard
+    assert "no_such_package" in (tmp_path / "superlink.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_a_block_in_good_order(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    reached = False
+    with stoppable():
+        os.kill(os.getpid(), number)
+        threading.Event().wait(5)
+        reached = True
+    assert not reached
+    assert signal.getsignal(number) is before
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert addresses.of_server(federation()) == "server.example:8443"
+    assert addresses.of_server(federation("fd00::1")) == "[fd00::1]:8443"
+    assert addresses.listening(federation()) == ("0.0.0.0", 8443)
+    assert addresses.on_this_machine("0.0.0.0", 8443) == "127.0.0.1:8443"
+    monkeypatch.setenv(addresses.LISTEN, "127.0.0.1:9000")
+    assert addresses.listening(federation()) == ("127.0.0.1", 9000)
+    monkeypatch.setenv(addresses.LISTEN, "9000")
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        addresses.listening(federation())
+    with pytest.raises(RunError, match="deploy start"):
+        addresses.of_running(ServerKit(tmp_path, federation()))
