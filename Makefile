@@ -10,7 +10,7 @@ help:
 	@echo "make test    ruff, mypy and pytest"
 	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
 	@echo "make lint    ruff and mypy only"
-	@echo "make bench   the cost of the training loop, against the plainest loop"
+	@echo "make bench   the cost of the training loop, against the plainest loop, and of the engines, against one process"
 	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make clean   remove what these commands made"
 
@@ -30,6 +30,7 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/engines.py
 
 results: install
 	$(BIN)/python benchmarks/results_page.py

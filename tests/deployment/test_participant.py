@@ -10,9 +10,12 @@ import torch
 from loopback import make_kits
 
 from folders import segmentation_folder
-from harmofl.deployment.participant import Participant
+from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.participant import OwnImages, Participant
 from harmofl.federation.messages import Reply, Request, decode_reply, encode
-from harmofl.settings import resolve
+from harmofl.settings import Settings, resolve
+from harmofl.states import snapshot
+from harmofl.tasks import find
 from runs import SITES, tiny
 
 SITE = SITES[0]
@@ -132,3 +135,24 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path: Path) -> None:
     (data / "site-0" / "p0-0.png").write_bytes((data / "site-0" / "p1-0.png").read_bytes())
     second = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
     assert second.error == "its images or their split have changed since this run began"
+
+
+def test_images_are_opened_once_for_all_rounds_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    usual = OwnImages.of
+
+    def count(kit: SiteKit, settings: Settings) -> OwnImages:
+        opened.append(kit.name)
+        return usual(kit, settings)
+
+    monkeypatch.setattr(OwnImages, "of", count)
+    _, sites = make_kits(tmp_path, {SITE: "synthetic"}, ["histology"])
+    participant = Participant(sites[SITE])
+    settings, method = resolve("histology", "fedavg", "smoke", overrides=tiny())
+    state = snapshot(find("histology").build_model(settings, method).network)
+    for number in (1, 2, 3):
+        reply = decode_reply(participant.answer(encode(request(kind="train", round=number, state=state))))
+        assert not reply.error
+    assert opened == [SITE]
+    participant.answer(encode(request(run="f" * 32, kind="train", state=state)))
+    assert opened == [SITE, SITE]
