@@ -139,7 +139,7 @@ def test_a_wrong_answer_is_refused_with_its_reason_and_the_round_goes_on(
     assert REASONS[how] in refused[LAST]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_run_killed_at_random_moments_is_resumed_to_the_same_bits(
     tmp_path: Path, federation: Live, seed: int
 ) -> None:

@@ -195,7 +195,7 @@ def test_a_killed_server_comes_back_and_the_run_is_resumed_to_the_same_bits(fede
     federation.kill("server")
     output, _ = run.communicate(timeout=60)
     assert run.returncode != 0
-    assert "NVIDIA FLARE's server went away" in output
+    assert "NVIDIA FLARE's server is lost" in output
     with pytest.raises(RunError, match="harmofl deploy start"):
         federation.run(tmp_path / "there", rounds=3, resume=True, wait=1)
     set_mood(kit, "")

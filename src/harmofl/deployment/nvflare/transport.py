@@ -78,14 +78,14 @@ class RelayTransport:
             raise RunError("NVIDIA FLARE's server does not answer") from None
         if "gone" in header:
             self._present.put(GONE)
-            raise RunError("the connection to NVIDIA FLARE's server is lost")
+            raise lost()
         return [site for site in header["connected"] if site in self._sites]
 
     def _send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         try:
             self._relay.send(header, body)
         except OSError:
-            raise RunError("the connection to NVIDIA FLARE's server is lost") from None
+            raise lost() from None
 
     def _listen(self) -> None:
         with suppress(OSError, EOFError, RelayError):
@@ -120,12 +120,19 @@ def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], dead
             yield from failures(waiting, "no answer within federation.timeout")
             return
         if "gone" in header:
-            yield from failures(waiting, "NVIDIA FLARE's server went away")
-            return
+            raise lost()  # no site is to blame, so none is left out of this round: it is run again when resumed
         site = header["site"]
         if site in waiting[header["id"]]:
             waiting[header["id"]].remove(site)
             yield Reply(site, error=header["error"]) if header["error"] else reply_of(site, body, LARGEST_REPLY)
+
+
+def lost() -> RunError:
+    """What to do when FLARE's server is gone."""
+    return RunError(
+        "the connection to NVIDIA FLARE's server is lost. The last checkpoint is kept: start the server again "
+        "(`harmofl deploy start`) unless it does so itself, and go on with --resume"
+    )
 
 
 def failures(waiting: Mapping[int, set[str]], reason: str) -> Iterator[Reply]:
