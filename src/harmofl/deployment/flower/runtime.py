@@ -2,7 +2,7 @@
 
 Flower would start a process of its own per message and per run and load submitted code in it. Here the long-living
 processes of harmofl take the places of those processes: they acquire Flower's tasks through the same interface as
-Flower's own executor, and ignore the code that comes along. `tests/deployment/flower/test_runtime.py` fails with the
+Flower's own executor, and ignore the code that comes along. `tests/deployment/flower/test_flower_runtime.py` fails with the
 name that is gone if another version of Flower no longer has it; pyproject.toml pins the version.
 """
 
@@ -28,7 +28,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from fastapi import HTTPException
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode, Status, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import (
@@ -49,11 +49,12 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid.http_grid import HttpGrid
@@ -83,6 +84,8 @@ UNAUTHORIZED, FORBIDDEN = 401, 403
 
 Answer = Callable[[bytes], bytes]
 TROUBLE = (httpx.HTTPError, OSError)
+WITHDRAWN = (ObjectPullError, ObjectPushError, httpx.HTTPStatusError)
+"""What a site meets when the run that asked has ended meanwhile: nobody wants the answer any more."""
 
 
 # Messages
@@ -358,17 +361,26 @@ class Inbox:
                 self._address, True, None, [means], retry_invoker=patient(LOCAL_PATIENCE)
             ) as client,
             beating(client),
+            contextlib.suppress(*WITHDRAWN),
         ):
-            message, context, _run, _code = run_clientapp.pull_task_input(client)  # nobody looks at the code
+            message, context = pulled(client)
             reply = Message(packed(answer(asked(message))), reply_to=message)
             del message
-            with contextlib.suppress(ObjectPushError):  # the run was ended meanwhile: nobody wants the answer
-                run_clientapp.push_message(client, reply, context)
+            run_clientapp.push_message(client, reply, context)
             run_clientapp.push_task_output(client, context, SubStatus.COMPLETED, "")
 
     def close(self) -> None:
         """Hang up."""
         self._client.close()
+
+
+def pulled(client: RuntimeHttpClient) -> tuple[Message, Context]:
+    """A task's message; the code that comes along is not looked at."""
+    try:
+        message, context, _run, _code = run_clientapp.pull_task_input(client)
+    except RuntimeError as error:  # its message was deleted before we came
+        raise ObjectPullError("", str(error)) from None
+    return message, context
 
 
 def asked(message: Message) -> bytes:
@@ -417,9 +429,37 @@ def run_supernode() -> None:
     """Run a SuperNode that looks for messages more often, and is missed sooner, than by default."""
     loop = module("supernode.start_client_internal")
     loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 6))
+    loop._pull_and_store_message = tidy(loop._pull_and_store_message)
     for user in ("supercore.heartbeat", "supernode.fleet_http_connection"):
         module(user).HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     module("supernode.cli.flower_supernode").flower_supernode()
+
+
+def tidy(pull_and_store: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Clean up after a message whose run ends while its parts are being fetched.
+
+    Flower tells of that end by an exception which its own cleaning up does not see: a task would stay whose message
+    never becomes whole, and whoever acquired it would wait for hours. As an ordinary exception it is seen.
+    """
+
+    def pull(**arguments: Any) -> int | None:
+        for name in ("pull_object", "confirm_message_received"):
+            arguments[name] = ordinary(arguments[name])
+        return pull_and_store(**arguments)
+
+    return pull
+
+
+def ordinary(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that tells of a run's end by an exception like others."""
+
+    def called(*arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except RunNotRunningException:
+            raise RuntimeError("its run has ended") from None
+
+    return called
 
 
 def leave_with(parent: int) -> None:

@@ -5,6 +5,7 @@ import io
 import zipfile
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,27 @@ def test_flower_calls_what_is_replaced_through_its_module() -> None:
     grid = inspect.getsource(import_module("flwr.superlink.grid.http_grid"))
     assert "pull_objects(\n" in grid
     assert "self._client is not None" in grid
+
+
+def test_a_message_whose_run_ends_while_it_is_fetched_is_cleaned_up() -> None:
+    def ended(run: int, identifier: str) -> bytes:
+        raise runtime.RunNotRunningException
+
+    def pull(pull_object: Any, confirm_message_received: Any, more: str) -> int | None:
+        for call in (pull_object, confirm_message_received):
+            with pytest.raises(RuntimeError, match="ended"):  # which Flower's cleaning up sees
+                call(1, "name")
+        assert more == "as it was"
+        return None
+
+    assert runtime.tidy(pull)(pull_object=ended, confirm_message_received=ended, more="as it was") is None
+
+
+def test_flower_still_needs_that_cleaning_up() -> None:
+    loop = inspect.getsource(import_module("flwr.supernode.start_client_internal"))
+    assert "run_id = _pull_and_store_message(\n                state=state" in loop, "called with keywords"
+    assert issubclass(runtime.RunNotRunningException, BaseException)
+    assert not issubclass(runtime.RunNotRunningException, Exception)
 
 
 def test_bytes_come_out_of_a_message_as_they_went_in() -> None:
