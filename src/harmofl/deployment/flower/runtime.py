@@ -2,8 +2,8 @@
 
 Flower would start a process of its own per message and per run and load submitted code in it. Here the long-living
 processes of harmofl take the places of those processes: they acquire Flower's tasks through the same interface as
-Flower's own executor, and ignore the code that comes along. `tests/deployment/flower/test_flower_runtime.py` fails with the
-name that is gone if another version of Flower no longer has it; pyproject.toml pins the version.
+Flower's own executor, and ignore the code that comes along. pyproject.toml pins the version, and a test names what is
+gone if another one lacks it.
 """
 
 from __future__ import annotations
