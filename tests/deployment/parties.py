@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from harmofl.deployment import checking, commands, engines, provisioning
 from harmofl.deployment.engines import Finding
 from harmofl.deployment.flower.provisioning import provision
 from harmofl.deployment.kits import Federation, ServerKit, SiteKit
+from harmofl.errors import RunError
 
 assert commands  # imported here, so that its late imports meet the patched modules
 
@@ -24,6 +26,7 @@ class Quiet:
         self.started: list[str] = []
         self.findings = [Finding(True, "the engine is well")]
         self.fails = False
+        self.away: set[str] = set()
 
     def provision(self, federation: Federation, folder: Path) -> None:
         provision(federation, folder)
@@ -35,6 +38,16 @@ class Quiet:
 
     def join(self, kit: SiteKit) -> None:
         self.started.append(kit.name)
+
+    @contextmanager
+    def connect(self, kit: ServerKit) -> Iterator["Quiet"]:
+        yield self
+
+    def sites(self, minimum: int, timeout: float) -> list[str]:
+        missing = [site for site in SITES if site in self.away]
+        if len(SITES) - len(missing) < minimum:
+            raise RunError(f"{len(SITES) - len(missing)} of {len(SITES)} sites are connected; missing: {missing}")
+        return list(SITES)
 
     def check_server(self, kit: ServerKit) -> Iterator[Finding]:
         yield from self.findings

@@ -17,7 +17,7 @@ from harmofl.deployment import checking, reaching
 from harmofl.deployment.certificates import issue_server_certificate, make_authority
 from harmofl.deployment.checking import check_kit
 from harmofl.deployment.engines import Finding
-from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.reaching import reach
 
 HOST = "127.0.0.1"
@@ -200,6 +200,22 @@ def test_a_server_that_runs_is_well(tmp_path: Path, engine: Quiet) -> None:
         (kits / "server" / "tls" / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
         found = [finding.what for finding in check_kit(kits / "server") if finding.ok]
     assert f"the server listens on port {port}" in found
+
+
+@pytest.mark.parametrize(
+    ("away", "words"),
+    [(set(), "connected: hospital-0, hospital-1, hospital-2"), ({"hospital-1"}, "2 of 3 sites are connected; missing")],
+)
+def test_a_server_that_runs_says_who_is_connected(tmp_path: Path, engine: Quiet, away: set[str], words: str) -> None:
+    engine.away = away
+    kits = make(tmp_path / "kits")
+    assert checking.check_connected(ServerKit.open(kits / "server")).what.startswith(words)
+
+
+def test_who_takes_part_in_a_run_is_its_own_to_say(tmp_path: Path, engine: Quiet) -> None:
+    kit = ServerKit.open(make(tmp_path / "kits") / "server")
+    with kit.in_use():
+        assert "a run is going on" in checking.check_connected(kit).what
 
 
 def test_a_port_that_another_program_has_is_called_so(tmp_path: Path, engine: Quiet) -> None:

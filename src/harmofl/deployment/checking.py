@@ -139,10 +139,13 @@ def check_certificate(path: Path, name: str) -> Finding:
 
 def check_server(kit: ServerKit) -> Iterator[Finding]:
     """The port, and what the engine says."""
-    yield check_port(kit)
+    port = check_port(kit)
+    yield port
     yield check_space(kit.folder)
     yield check_writable(kit.folder, "this folder")
     yield from of_engine(kit)
+    if port.ok and not is_free(kit.federation.port):
+        yield check_connected(kit)
 
 
 def check_port(kit: ServerKit) -> Finding:
@@ -155,6 +158,19 @@ def check_port(kit: ServerKit) -> Finding:
         return Finding(True, f"the server listens on port {port}")
     hint = "end that program, or make the kits again with another port (--server HOST:PORT)"
     return Finding(False, f"port {port} is taken, and not by this federation's server", hint)
+
+
+def check_connected(kit: ServerKit) -> Finding:
+    """Who is there; a site that is not yet is no mistake of the server's."""
+    sites = kit.federation.sites
+    try:
+        with kit.in_use(), find_engine(kit.federation.engine).connect(kit) as transport:
+            transport.sites(len(sites), 0)
+    except UsageError:
+        return Finding(True, "a run is going on: its display says which sites take part")
+    except RunError as error:
+        return Finding(True, str(error), "start them; `harmofl deploy check` at a site says what keeps it away")
+    return Finding(True, f"connected: {', '.join(sites)}")
 
 
 def is_free(port: int) -> bool:
