@@ -121,7 +121,8 @@ class LiveBars:
                 unit="round",
             )
         elif "error" in record:
-            self._progress.console.print(f"round {record['round']}: {record['site']} left out: {record['error']}")
+            line = f"round {record['round']}: {record['site']} left out: {record['error']}"
+            self._progress.console.print(line, markup=False)  # brackets in a reason are no orders to the terminal
         elif record["phase"] == "end":
             self._progress.update(self._bar, state="scoring and writing the selected model")
         elif record["site"] == "server":

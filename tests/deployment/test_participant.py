@@ -59,6 +59,8 @@ def test_a_request_that_names_a_path_is_refused(tmp_path: Path, name: str) -> No
         ("training.optimizer", "torch.optim.SGD", "training.optimizer"),
         ("data.code", "print()", "data.code"),
         ("federation.threads", 10_000, "federation.threads"),
+        ("training.local_epochs", 10**9, "training.local_epochs"),
+        ("data.images", 10**9, "data.images"),
         ("method", ["fedavg"], "method"),
     ],
 )
@@ -156,3 +158,31 @@ def test_images_are_opened_once_for_all_rounds_of_a_run(tmp_path: Path, monkeypa
     assert opened == [SITE]
     participant.answer(encode(request(run="f" * 32, kind="train", state=state)))
     assert opened == [SITE, SITE]
+
+
+def asks_for_spectra(**more: Any) -> Request:
+    overrides = tiny() | {"method.band": "full"} | {name.replace("__", "."): value for name, value in more.items()}
+    settings, _ = resolve("histology", "harmofl", "smoke", overrides=overrides)
+    return request(kind="amplitude", round=0, settings=settings.model_dump(mode="json"))
+
+
+def test_a_moving_average_of_spectra_is_not_shared(tmp_path: Path) -> None:
+    reply = ask(tmp_path, asks_for_spectra(method__schedule="every-round"))
+    assert "only the mean of all images is shared here" in reply.error
+
+
+def test_the_difference_of_two_spectra_is_not_given_away(tmp_path: Path) -> None:
+    assert not ask(tmp_path, asks_for_spectra()).error
+    assert not ask(tmp_path, asks_for_spectra()).error
+    assert "a spectrum of other images has been shared before" in ask(tmp_path, asks_for_spectra(data__images=36)).error
+
+
+def test_a_measurement_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    message = asks_for_spectra()
+    hostile = replace(message, kind="evaluate", measurement={"amplitude": torch.zeros(7)})
+    assert "does not fit" in ask(tmp_path, hostile).error
+
+
+def test_a_refusal_stands_in_the_sites_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ask(tmp_path, with_setting("data.folder", "/etc"))
+    assert "a request was refused: data.folder names a path" in caplog.text

@@ -108,7 +108,6 @@ def start(context: typer.Context, folder: Kit = HERE) -> None:
 
     In a party's folder:  harmofl deploy start
     """
-    from contextlib import nullcontext
     from logging import getLogger
 
     from harmofl.deployment.engines import find_engine
@@ -119,7 +118,7 @@ def start(context: typer.Context, folder: Kit = HERE) -> None:
     kit = open_kit(folder)
     engine = find_engine(kit.federation.engine)
     getLogger(__name__).info("%s starts (%s); Ctrl-C stops it", kit.folder, kit.federation.engine)
-    with kit.in_use() if isinstance(kit, SiteKit) else nullcontext():
+    with kit.in_use() if isinstance(kit, SiteKit) else kit.served():
         if isinstance(kit, SiteKit):
             engine.join(kit)
         else:

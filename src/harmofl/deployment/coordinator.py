@@ -27,6 +27,7 @@ AT_THE_SITES = "at the sites"
 """Stands for the folder while settings are put together, as presets have other values for folders than for phantoms."""
 FOUND_AT_SITES = ("sites", "channels", "classes", "site_sizes")
 NO_RUN = "0" * 32
+MOST_CHANNELS, MOST_CLASSES, LONGEST_NAME = 1024, 1024, 100
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,10 @@ def coordinate(
     """Train over the network and return the summary; `wait`: seconds for all sites, after which the quorum will do."""
     wish.check()
     wanted, _ = wish.resolved(synthetic=False)
-    if resume:
-        begun_with(out)  # or an error, before anyone waits
+    if resume:  # or an error, before anyone waits
+        begun_with(out)
+    else:
+        RunFolder(out).check_unused()
     with kit.in_use(), find_engine(kit.federation.engine).connect(kit) as transport:
         names = wait_for(transport, kit.federation.sites, wanted, wait, watch)
         settings, method = as_begun(wish, out) if resume else agreed(wish, wanted, transport, names)
@@ -144,13 +147,13 @@ def is_description(values: Mapping[str, Any]) -> bool:
     """Whether a site's words are of the kinds that they should be."""
     if values.get("synthetic") is True:
         return True
-    classes = values.get("classes")
-    numbers = (values.get("channels"), values.get("num_train"))
+    channels, classes, num_train = (values.get(name) for name in ("channels", "classes", "num_train"))
     return (
         values.get("synthetic") is False
-        and all(type(number) is int and 0 < number < 2**31 for number in numbers)
-        and isinstance(classes, list)
-        and all(isinstance(name, str) and len(name) < 100 for name in classes)
+        and (type(channels) is int and 0 < channels <= MOST_CHANNELS)
+        and (type(num_train) is int and 0 < num_train < 2**31)
+        and (isinstance(classes, list) and len(classes) <= MOST_CLASSES)
+        and all(isinstance(name, str) and len(name) < LONGEST_NAME and name.isprintable() for name in classes)
     )
 
 

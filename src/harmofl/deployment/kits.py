@@ -90,6 +90,12 @@ class ServerKit:
         return cls(folder.resolve(), read_federation(folder))
 
     @contextmanager
+    def served(self) -> Iterator[None]:
+        """One server at a time: a second one would take the first one's port or socket away."""
+        with claimed(self.folder / ".server.lock", f"{self.folder}: this server has been started already"):
+            yield
+
+    @contextmanager
     def in_use(self) -> Iterator[None]:
         """One run at a time: a second one would take the first one's sites away."""
         with claimed(

@@ -18,7 +18,7 @@ from harmofl.data.images import Site
 from harmofl.data.samples import POOLED
 from harmofl.deployment.kits import SiteKit
 from harmofl.errors import UsageError
-from harmofl.federation.checks import mismatch
+from harmofl.federation.checks import in_plain_text, mismatch
 from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
 from harmofl.federation.messages import Kind, Reply, Request, decode_request, encode
 from harmofl.federation.store import Store
@@ -34,8 +34,20 @@ logger = logging.getLogger(__name__)
 RUN = re.compile(r"[0-9a-f]{32}")
 PATHS = ("data.folder", "data.cache", "model.initial")
 MOST_ROUNDS = 10**6
-MOST_THREADS = 64
+MOST = {
+    "federation.threads": 64,
+    "training.local_epochs": 1000,
+    "training.batch_size": 2**16,
+    "data.images": 10**5,
+}
+"""Settings with which a server could keep this machine busy for ever, and the largest values that are accepted."""
 MEGABYTE = 2**20
+SPECTRA = "spectra.json"
+OTHER_IMAGES = "its images or their split have changed since this run began"
+OTHER_SPECTRUM = (
+    "a spectrum of other images has been shared before: the difference could give one of them away "
+    f"(the hospital allows it by deleting {SPECTRA} in its state folder)"
+)
 
 
 class Participant:
@@ -45,6 +57,7 @@ class Participant:
         self.kit = kit
         self._asked: Settings | None = None
         self._run = ""
+        self._fingerprint = ""
         self._client: Client | None = None
 
     def answer(self, data: bytes) -> bytes:
@@ -55,14 +68,22 @@ class Participant:
         try:
             request = self._request_in(data)
             reply = self._answered(request)
+        except RefusalError as error:
+            reason = in_plain_text(str(error))
+            logger.warning("%s: a request was refused: %s", self.kit.name, reason)
+            return Reply(self.kit.name, error=reason)
         except Exception as error:
-            logger.exception("%s: a request was not answered", self.kit.name)
-            return Reply(self.kit.name, error=in_brief(error))
+            return Reply(self.kit.name, error=self._told(error))
         outcome = reply.error or "done"
         logger.info(
             "%s: run %s, round %d, %s: %s", self.kit.name, request.run[:8], request.round, request.kind, outcome
         )
         return reply
+
+    def _told(self, error: Exception) -> str:
+        """What the server hears of an error; all of it is for this site's own log, in which it stays."""
+        logger.error("%s: a request was not answered", self.kit.name, exc_info=error)
+        return in_brief(error)
 
     def _request_in(self, data: bytes) -> Request:
         largest = self.kit.settings.largest_message_mb
@@ -81,10 +102,18 @@ class Participant:
             if request.kind == "describe":
                 return Reply(self.kit.name, description=described(self.kit, settings))
             client = self._client_for(request.run, settings, method)
+            if client.model.harmonizer.reveals_images:
+                refuse_thin_averages(method)
             problem = mismatch(request.state, snapshot(client.model.network), all_of_it=False)
+            if request.measurement and not problem:
+                problem = mismatch(request.measurement, client.model.harmonizer.measurement())
             if problem:
                 raise RefusalError(f"the received model does not fit: {problem}")
-            return client.answer(request)
+            reply = client.answer(request)
+            if reply.measurement and client.model.harmonizer.reveals_images:  # it has not left yet
+                images = f"{self._fingerprint}, {len(client.site.train)} images"
+                remember(self.kit.state(SPECTRA), images, OTHER_SPECTRUM)
+            return reply
 
     def _accepted(self, wanted: Mapping[str, Any]) -> tuple[Settings, Method]:
         """The server's settings, if they are such as this hospital accepts, with what is its own put in."""
@@ -98,8 +127,7 @@ class Participant:
             raise RefusalError(f"task {settings.task!r} is not accepted here ({', '.join(own.tasks)} would be)")
         if method.pooled:
             raise RefusalError(f"{method.name} would need all hospitals' images in one place")
-        if settings.federation.threads > MOST_THREADS:
-            raise RefusalError(f"federation.threads = {settings.federation.threads}: at most {MOST_THREADS}")
+        refuse_too_much(settings)
         return with_own(settings, self.kit), method
 
     def _client_for(self, run: str, settings: Settings, method: Method) -> Client:
@@ -112,7 +140,8 @@ class Participant:
     def _made(self, run: str, settings: Settings, method: Method) -> Client:
         task, state = find_task(settings.task), self.kit.state(run)
         images = OwnImages.of(self.kit, settings)
-        remember(state / "images.json", images.fingerprint)
+        remember(state / "images.json", images.fingerprint, OTHER_IMAGES)
+        self._fingerprint = images.fingerprint
         return Client(
             site=images.site,
             task=task,
@@ -121,7 +150,7 @@ class Participant:
             model=task.build_model(images.settings, method),
             store=Store(state),
             model_folder=self.kit.model(run),
-            tell=in_brief,
+            tell=self._told,
             keeps_model=True,
         )
 
@@ -145,6 +174,21 @@ def refuse_paths(wanted: Mapping[str, Any]) -> None:
     for name in PATHS:
         if values.get(name) is not None:
             raise RefusalError(f"{name} names a path: where things lie here is not the server's to say")
+
+
+def refuse_too_much(settings: Settings) -> None:
+    """What no training needs."""
+    values = flat(settings.model_dump(mode="json"))
+    for name, most in MOST.items():
+        if values[name] > most:
+            raise RefusalError(f"{name} = {values[name]}: at most {most} is accepted here")
+
+
+def refuse_thin_averages(method: Method) -> None:
+    """A moving average can be the spectrum of its first or last image alone, however many images there are."""
+    schedule = method.harmonizer.schedule
+    if schedule != "before-training":
+        raise RefusalError(f"method.schedule = {schedule!r}: of spectra only the mean of all images is shared here")
 
 
 def with_own(settings: Settings, kit: SiteKit) -> Settings:
@@ -210,12 +254,12 @@ def called_there(kit: SiteKit, there: list[str]) -> str:
     raise UsageError(f"site_in_data = {wanted!r}: the folder holds {', '.join(there) or 'no site'}")
 
 
-def remember(path: Path, fingerprint: str) -> None:
-    """Write down which images a run began with; refuse to go on with others."""
+def remember(path: Path, fingerprint: str, otherwise: str) -> None:
+    """Write down which images something began with; refuse to go on with others."""
     if not path.exists():
         write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
     elif json.loads(path.read_text(encoding="utf-8")).get("fingerprint") != fingerprint:
-        raise RefusalError("its images or their split have changed since this run began")
+        raise RefusalError(otherwise)
 
 
 def in_brief(error: Exception) -> str:

@@ -182,6 +182,7 @@ def make_kits(federation: Federation, out: Path, tasks: Sequence[str] = (), synt
             add_site_folder(folder, federation, kits, site)
         write_overview(folder, federation)
         engine.provision(federation, folder)
+        make_private(folder)
 
 
 def add_site(folder: Path, name: str) -> None:
@@ -201,6 +202,7 @@ def add_site(folder: Path, name: str) -> None:
         add_site_folder(folder, grown, kits, name)
         # Of the new site only: the others have theirs, even where their folders are no longer here.
         find_engine(grown.engine).provision(changed(grown, [name]), folder)
+        make_private(folder)
     except BaseException:
         shutil.rmtree(folder / SITES / name, ignore_errors=True)
         (folder / SERVER / "keys" / f"{name}.pub").unlink(missing_ok=True)
@@ -297,6 +299,12 @@ def appearing(out: Path) -> Iterator[Path]:
     finally:
         if folder != out:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_private(folder: Path) -> None:
+    """A party's folder will hold decoded images, states and models besides its key: none of them is for other users."""
+    for place in (folder / AUTHORITY, folder / SERVER, *(folder / SITES).iterdir()):
+        place.chmod(0o700)
 
 
 def add_server(folder: Path, federation: Federation, kits: Kits) -> None:

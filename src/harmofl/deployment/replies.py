@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from harmofl.federation.checks import in_plain_text
 from harmofl.federation.messages import Reply, decode_reply
+
+LARGEST_NUMBER = 2**53
+LONGEST_NAME = 100
+PLACE = {"round", "site", "phase", "error", "selected", "num_examples", "num_steps", "bytes_down", "bytes_up"}
+"""What the server itself writes into a record: no score may be called so."""
 
 
 def reply_of(site: str, data: bytes, largest: int) -> Reply:
@@ -12,26 +20,50 @@ def reply_of(site: str, data: bytes, largest: int) -> Reply:
     try:
         reply = decode_reply(data)
     except ValueError as error:
-        return Reply(site, error=f"its answer is {error}"[:200])
+        return Reply(site, error=in_plain_text(f"its answer is {error}"))
     if reply.site != site:
         return Reply(site, error=f"it answered in the name of {reply.site!r:.80}")
-    return reply if is_sound(reply) else Reply(site, error="its answer is not a message: a field has another type")
+    if not is_sound(reply):
+        return Reply(site, error="its answer is not a message: a field has another type or name than it should")
+    return replace(reply, error=in_plain_text(reply.error))
 
 
 def is_sound(reply: Reply) -> bool:
     """Whether the plain fields are of their types, as JSON could hold anything."""
-    numbers = (reply.num_examples, reply.num_steps)
     return (
-        all(type(number) is int and number >= 0 for number in numbers)
-        and isinstance(reply.metrics, dict)
+        all(type(number) is int and 0 <= number < LARGEST_NUMBER for number in (reply.num_examples, reply.num_steps))
         and isinstance(reply.description, dict)
         and isinstance(reply.error, str)
-        and are_scores(reply.metrics)
+        and isinstance(reply.metrics, dict)
+        and all(are_of_phase(phase, values, reply.site) for phase, values in reply.metrics.items())
     )
 
 
-def are_scores(values: object, depth: int = 3) -> bool:
-    """Whether there is nothing but numbers below names."""
-    if isinstance(values, dict):
-        return depth > 0 and all(are_scores(value, depth - 1) for value in values.values())
-    return type(values) in (int, float)
+def are_of_phase(phase: str, values: object, site: str) -> bool:
+    """Whether these are numbers of a phase: of training, or scores of the site's own images and no other's."""
+    if phase == "train":
+        return are_scores(values, "loss")
+    return (
+        phase in ("val", "test")
+        and isinstance(values, dict)
+        and all(name == site and are_scores(scores, "loss", "metric") for name, scores in values.items())
+    )
+
+
+def are_scores(values: object, *needed: str) -> bool:
+    """Whether there are numbers below names, those that are needed among them."""
+    return (
+        isinstance(values, dict)
+        and all(name in values for name in needed)
+        and all(is_name(name) and is_number(value) for name, value in values.items())
+    )
+
+
+def is_name(name: str) -> bool:
+    """Whether a score may be called so in records, tables and pages."""
+    return name.isprintable() and len(name) <= LONGEST_NAME and name not in PLACE
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number that can be computed with; JSON's whole numbers have no end."""
+    return type(value) is float or (type(value) is int and abs(value) < LARGEST_NUMBER)

@@ -12,16 +12,23 @@ from torch import Tensor
 
 from harmofl.federation.messages import Kind, Reply
 
+LONGEST_REASON = 500
+
 
 def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], measurement: Mapping[str, Tensor]) -> str:
     """Say in a few words why a reply cannot be used; empty if it can."""
-    return (
+    return in_plain_text(
         reply.error
         or mismatch(reply.state, state)
         or (mismatch(reply.measurement, measurement) if reply.measurement else "")
         or _incomplete(reply, kind)
         or _not_finite(reply.metrics)
     )
+
+
+def in_plain_text(words: str) -> str:
+    """A site's words as they may stand in records and terminals: one line, of limited length, no control characters."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words[:LONGEST_REASON])
 
 
 def mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor], all_of_it: bool = True) -> str:
@@ -38,6 +45,8 @@ def mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor], all
             return f"entry {name} has type {tensor.dtype}, not {wanted.dtype}"
         if not torch.isfinite(tensor).all():
             return f"entry {name} holds NaN or infinity"
+        if name.endswith("running_var") and (tensor < 0).any():
+            return f"entry {name} holds a negative variance"
     return ""
 
 

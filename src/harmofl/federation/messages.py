@@ -88,5 +88,5 @@ def _decode(kind: type[Message], data: bytes) -> Message:
         if "keep" in plain:
             plain["keep"] = tuple(plain["keep"])
         return kind(**plain, state=unprefixed("state", tensors), measurement=unprefixed("measurement", tensors))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a message: {error}") from None

@@ -6,6 +6,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,13 @@ class RunFolder:
 
     def begin(self, settings: Settings, resume: bool) -> str:
         """Claim the folder for a new run, or for one to go on with; return the run's identifier."""
-        check = self._check_resumable if resume else self._check_unused
-        check(settings)
+
+        check = partial(self._check_resumable, settings) if resume else self.check_unused
+        check()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._claim()
-            check(settings)  # again, as another process may have been here between
+            check()  # again, as another process may have been here between
             remove_parts(self.path)
             if not resume:
                 write_whole(self.config, settings.to_toml())
@@ -70,8 +72,8 @@ class RunFolder:
             self.release()
             raise
 
-    def _check_unused(self, settings: Settings) -> None:
-        """Hidden files do not count: a run that was killed before it began leaves its lock."""
+    def check_unused(self) -> None:
+        """Refuse a folder that holds something; hidden files do not count, as a killed run may leave its lock."""
         if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
             reason = (
                 "already holds a run: add --resume to go on with it, or" if self.config.exists() else "is not empty:"

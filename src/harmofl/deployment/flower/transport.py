@@ -14,7 +14,7 @@ import httpx
 
 from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import settle_in
-from harmofl.deployment.flower.server import site_keys, superlink
+from harmofl.deployment.flower.server import is_up, site_keys, superlink
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.replies import reply_of
 from harmofl.errors import RunError
@@ -39,6 +39,8 @@ def connected(kit: ServerKit) -> Iterator[FlowerTransport]:
     """Reach the sites for as long as a run lasts."""
     settle_in()
     server = superlink(kit, addresses.of_running(kit, JUST_STARTED))
+    if not is_up(server):  # what a killed server left does not answer
+        raise RunError(f"{kit.folder}: the server is not running: start it with `harmofl deploy start`")
     try:
         with runtime.running(server) as mailbox:
             yield FlowerTransport(mailbox, site_keys(kit))
