@@ -106,8 +106,9 @@ def wait_for(transport: Transport, sites: Sequence[str], settings: Settings, sec
     try:
         return sorted(transport.sites(len(sites), seconds))
     except RunError as error:
-        logger.warning("%s; going on as soon as %d are there", error, needed)
-        return sorted(transport.sites(needed, settings.federation.timeout))
+        timeout = settings.federation.timeout
+        logger.warning("%s; going on as soon as %d are there (waiting for %.0f s at most)", error, needed, timeout)
+        return sorted(transport.sites(needed, timeout))
 
 
 def begun_with(out: Path) -> Mapping[str, Any]:
