@@ -1,6 +1,7 @@
 """Federations of real processes on this machine: made from kits, started, stopped, killed. It knows no engine."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -157,6 +158,30 @@ class Live:
         """Until so many sites are there."""
         with find_engine(self.kit.federation.engine).connect(self.kit) as transport:
             transport.sites(count, seconds)
+
+
+def finished_in_spite_of_kills(federation: Live, out: Path, method: str, rounds: int, seed: int) -> int:
+    """Kill a run again and again, each time somewhat further on, then let it end; return how often it was killed."""
+    moments, kills = random.Random(seed), 0
+    for _ in range(3):
+        goal = num_records(out) + moments.randint(1, 12)
+        run = federation.start_run(out, method, rounds=rounds, resume=(out / "config.toml").exists())
+        deadline = time.monotonic() + 90
+        while run.poll() is None and num_records(out) < goal:
+            assert time.monotonic() < deadline, "the run goes no further"
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.2))
+        kills += run.poll() is None
+        run.kill()
+        run.communicate(timeout=30)
+    if not (out / "summary.json").exists():
+        federation.run(out, method, rounds=rounds, resume=True)
+    return kills
+
+
+def num_records(out: Path) -> int:
+    path = out / "records.jsonl"
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
 def wish(method: str = "fedavg", **more: Any) -> Wish:

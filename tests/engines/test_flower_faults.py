@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import THREE, Live, live, make_kits, missing, wait_until
+from federations import THREE, Live, finished_in_spite_of_kills, live, make_kits, missing, wait_until
 from flower_sites import MISDEEDS
 
 from harmofl.deployment.kits import ServerKit
@@ -143,18 +143,9 @@ def test_a_wrong_answer_is_refused_with_its_reason_and_the_round_goes_on(
 def test_a_run_killed_at_random_moments_is_resumed_to_the_same_bits(
     tmp_path: Path, federation: Live, seed: int
 ) -> None:
-    train(tmp_path / "here", "harmofl", rounds=4, data__sites=THREE)
-    generator, out = random.Random(seed), tmp_path / "there"
-    for _ in range(3):
-        run = federation.start_run(out, "harmofl", rounds=4, resume=(out / "config.toml").exists())
-        try:
-            run.communicate(timeout=generator.uniform(6, 16))
-        except subprocess.TimeoutExpired:
-            run.kill()
-            run.communicate()
-    if not (out / "summary.json").exists():
-        federation.run(out, "harmofl", rounds=4, resume=(out / "config.toml").exists())
-    assert differences(tmp_path / "here", out, stores=False) == []
+    train(tmp_path / "here", "harmofl", rounds=5, data__sites=THREE)
+    assert finished_in_spite_of_kills(federation, tmp_path / "there", "harmofl", rounds=5, seed=seed)
+    assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
 
 def test_a_server_that_is_killed_and_started_again_finds_its_sites_and_resumes(

@@ -1,7 +1,5 @@
 """What goes wrong in a federation on NVIDIA FLARE stops no run that has a quorum, and loses nothing."""
 
-import random
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import THREE, Live, live, make_kits, wait_until
+from federations import THREE, Live, finished_in_spite_of_kills, live, make_kits, wait_until
 from flare_parties import MOODY, program, set_mood
 from networks import own_network
 
@@ -160,30 +158,9 @@ def test_an_answer_that_is_none_is_refused_with_its_reason(
 
 
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(federation: Live, tmp_path: Path) -> None:
-    train(tmp_path / "here", "fedavg", rounds=4, data__sites=THREE)
-    moments, resume, kills = random.Random(5), False, 0
-    for _ in range(12):
-        run = federation.start_run(tmp_path / "there", rounds=4, resume=resume)
-        if kills < 5 and killed_within(run, moments.uniform(2.0, 9.0)):
-            kills += 1
-            resume = (tmp_path / "there" / "config.toml").exists()
-            continue
-        output, _ = run.communicate(timeout=120)
-        assert run.returncode == 0, output
-        break
-    assert kills
+    train(tmp_path / "here", "fedavg", rounds=8, data__sites=THREE)
+    assert finished_in_spite_of_kills(federation, tmp_path / "there", "fedavg", rounds=8, seed=5)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
-
-
-def killed_within(process: subprocess.Popen[str], seconds: float) -> bool:
-    """Kill a process after a while, unless it has ended before."""
-    try:
-        process.wait(seconds)
-        return False
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate(timeout=30)
-        return True
 
 
 def test_a_killed_server_comes_back_and_the_run_is_resumed_to_the_same_bits(federation: Live, tmp_path: Path) -> None:
