@@ -16,6 +16,8 @@ except ImportError:  # pragma: no cover - no advisory locks on this system
     fcntl = None  # type: ignore[assignment]
 
 PART = ".part"
+PRIVATE = 0o600
+"""The mode of a file that only its owner may read."""
 
 
 def remove_parts(folder: Path) -> None:

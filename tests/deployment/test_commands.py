@@ -17,7 +17,7 @@ from rich.progress import Progress
 from folders import segmentation_folder
 from harmofl import cli
 from harmofl.console import LiveBars
-from harmofl.deployment.engines import Finding
+from harmofl.deployment.engines import ENGINES, Finding
 from harmofl.deployment.logs import log_to_stdout
 from runs import HARMOFL, environment
 
@@ -128,6 +128,20 @@ def test_a_site_is_started_once(
     with kit.in_use():
         assert call(monkeypatch, "deploy", "start", kit.folder) == 2
     assert "started already" in capsys.readouterr().err
+
+
+def test_every_engines_server_is_started_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harmofl.deployment.kits import FEDERATION, ServerKit
+
+    folder = make(tmp_path / "kits") / "server"
+    words = (folder / FEDERATION).read_text()
+    for name in ENGINES:
+        (folder / FEDERATION).write_text(words.replace('"flower"', f'"{name}"'))
+        with ServerKit.open(folder).served():
+            assert call(monkeypatch, "deploy", "start", folder) == 2
+        assert "this server has been started already" in capsys.readouterr().err
 
 
 def test_a_log_has_one_line_per_request_and_names_no_patient(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 """Flower with real processes that are killed, cut off, slow or wrong: the rounds go on, and nothing is left behind."""
 
-import random
 import subprocess
 import sys
 import time
@@ -9,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import THREE, Live, finished_in_spite_of_kills, live, make_kits, missing, wait_until
+from federations import THREE, Live, finished_in_spite_of_kills, live, make_kits, wait_until
 from flower_sites import MISDEEDS
+from networks import own_network
 
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError
@@ -198,63 +198,22 @@ def reachable(kit: ServerKit) -> bool:
     return can_reach(kit)
 
 
-# A network of its own: one site lives in a namespace whose only way out can be cut.
-
-
-def sudo(*command: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True)
-
-
-@pytest.fixture
-def namespace() -> Iterator[tuple[str, str]]:
-    """The name of a network namespace and the address at which it reaches this machine."""
-    name = f"hfl{random.randrange(10**6)}"
-    steps = [
-        ("ip", "netns", "add", name),
-        ("ip", "link", "add", f"{name}a", "type", "veth", "peer", "name", f"{name}b", "netns", name),
-        ("ip", "addr", "add", "10.231.77.1/30", "dev", f"{name}a"),
-        ("ip", "link", "set", f"{name}a", "up"),
-        ("ip", "-n", name, "addr", "add", "10.231.77.2/30", "dev", f"{name}b"),
-        ("ip", "-n", name, "link", "set", f"{name}b", "up"),
-        ("ip", "-n", name, "link", "set", "lo", "up"),
-    ]
-    try:
-        for step in steps:
-            try:
-                done = sudo(*step)
-            except FileNotFoundError:
-                missing("no command `ip`")
-            if done.returncode:
-                missing(f"no network namespaces here: {done.stderr.decode().strip()}")
-        yield name, "10.231.77.1"
-    finally:
-        try:
-            sudo("ip", "netns", "del", name)
-            sudo("ip", "link", "del", f"{name}a")
-        except FileNotFoundError:
-            pass
-
-
-def test_a_cut_network_leaves_a_site_out_until_it_is_restored(tmp_path: Path, namespace: tuple[str, str]) -> None:
-    name, address = namespace
-    make_kits(tmp_path, "flower", THREE, host=address)
-    with live(tmp_path, "flower", THREE, start=THREE[:2]) as federation:
-        federation.start(LAST, prefix=("ip", "netns", "exec", name))
-        federation.wait_until_connected(3)
-        run = federation.start_run(tmp_path / "run", rounds=30)
-        wait_until(lambda: done(tmp_path / "run") >= 2, "two rounds", run)
-        assert sudo("ip", "link", "set", f"{name}a", "down").returncode == 0
-        wait_until(lambda: LAST in errors(tmp_path / "run").get(done(tmp_path / "run"), {}), "it is missed", run)
-        assert sudo("ip", "link", "set", f"{name}a", "up").returncode == 0
-        wait_until(
-            lambda: done(tmp_path / "run") > 4 and done(tmp_path / "run") not in errors(tmp_path / "run"),
-            "it is back",
-            run,
-            seconds=120,
-        )
-        run.kill()
-        run.communicate()
-    assert all(set(sites) == {LAST} for sites in errors(tmp_path / "run").values())
+def test_a_cut_network_leaves_a_site_out_until_it_is_restored(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with own_network() as network:
+        make_kits(tmp_path, "flower", THREE, host=network.address)
+        with live(tmp_path, "flower", THREE, start=THREE[:2]) as federation:
+            federation.start(LAST, prefix=network.inside)
+            federation.wait_until_connected(3)
+            run = federation.start_run(out, rounds=100)
+            wait_until(lambda: done(out) >= 2, "two rounds", run)
+            network.cut()
+            wait_until(lambda: LAST in errors(out).get(done(out), {}), "it is missed", run)
+            network.restore()
+            wait_until(lambda: done(out) > 4 and done(out) not in errors(out), "it is back", run, seconds=120)
+            run.kill()
+            run.communicate()
+    assert all(set(sites) == {LAST} for sites in errors(out).values())
 
 
 def done(out: Path) -> int:

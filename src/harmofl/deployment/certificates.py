@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harmofl.errors import UsageError
-from harmofl.files import write_whole
+from harmofl.files import PRIVATE, write_whole
 
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-PRIVATE = 0o600
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
 """The most that some systems accept of a server's certificate."""

@@ -23,7 +23,7 @@ SOON = 30
 GIGABYTE = 2**30
 LEAST_SPACE, LITTLE_SPACE = 1.0, 5.0
 LARGEST_KEY = 2**16
-PRIVATE = b"PRIVATE KEY"
+KEY_MARK = b"PRIVATE KEY"
 AUTHORITIES = ("tls/ca.crt", "engine/startup/rootCA.pem")
 OWN_KEYS = {"server": ("tls/server.key", "engine/startup/server.key"), "site": ("engine/startup/client.key",)}
 """Private keys that a party's folder may hold; a site's own is `keys/NAME` besides."""
@@ -106,7 +106,7 @@ def private_keys(folder: Path) -> list[Path]:
 def holds_key(path: Path) -> bool:
     """Whether a small file holds a private key."""
     try:
-        return path.is_file() and path.stat().st_size < LARGEST_KEY and PRIVATE in path.read_bytes()
+        return path.is_file() and path.stat().st_size < LARGEST_KEY and KEY_MARK in path.read_bytes()
     except OSError:
         return False
 

@@ -118,11 +118,11 @@ def start(context: typer.Context, folder: Kit = HERE) -> None:
     kit = open_kit(folder)
     engine = find_engine(kit.federation.engine)
     getLogger(__name__).info("%s starts (%s); Ctrl-C stops it", kit.folder, kit.federation.engine)
-    with kit.in_use() if isinstance(kit, SiteKit) else kit.served():
-        if isinstance(kit, SiteKit):
+    if isinstance(kit, SiteKit):
+        with kit.in_use():
             engine.join(kit)
-        else:
-            engine.serve(kit)
+    else:
+        engine.serve(kit)
 
 
 def _is_debugging(context: typer.Context) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,11 +12,17 @@ from pathlib import Path
 from typing import Protocol
 
 from harmofl.deployment.kits import Federation, ServerKit, SiteKit
-from harmofl.errors import UsageError, unknown_name
+from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.federation.transports import Transport
 
 ENGINES = {"flower": "flwr", "nvflare": "nvflare"}
 """From an engine to the package that it needs."""
+
+
+LARGEST_REPLY = 2**31
+NOT_CONNECTED = "not connected"
+TOO_LATE = "no answer within federation.timeout"
+LOOK_EVERY = 0.25
 
 
 @dataclass(frozen=True)
@@ -57,3 +64,16 @@ def find_engine(name: str) -> Engine:
         raise UsageError(f"engine {name!r} is not installed: pip install 'harmofl[{name}]'")
     engine: Engine = import_module(f"harmofl.deployment.{name}.engine").engine
     return engine
+
+
+def wait_for_sites(
+    names: Collection[str], connected: Callable[[], Collection[str]], minimum: int, timeout: float
+) -> list[str]:
+    """All sites of a federation, as soon as so many are connected, or an error that names those that are not."""
+    deadline = time.monotonic() + timeout
+    while minimum > 0 and len(here := connected()) < minimum:
+        if time.monotonic() >= deadline:
+            missing = ", ".join(sorted(set(names) - set(here)))
+            raise RunError(f"{len(here)} of {len(names)} sites are connected; missing: {missing}")
+        time.sleep(LOOK_EVERY)
+    return sorted(names)

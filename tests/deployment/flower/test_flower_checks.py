@@ -10,7 +10,6 @@ from harmofl.deployment.engines import Finding, find_engine
 from harmofl.deployment.flower.children import free_port
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteSettings, write_part
 from harmofl.errors import UsageError
-from harmofl.files import claimed
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_a_second_server_refuses_and_leaves_the_first_one_alone(folder: Path) ->
     kit = ServerKit.open(folder / "server")
     (kit.folder / "engine").mkdir()
     (kit.folder / "engine" / "secret").write_bytes(b"the first one's")
-    with claimed(kit.folder / "engine" / ".lock", ""), pytest.raises(UsageError, match="started already"):
+    with kit.served(), pytest.raises(UsageError, match="started already"):
         find_engine("flower").serve(kit)
     assert (kit.folder / "engine" / "secret").read_bytes() == b"the first one's"
 

@@ -13,12 +13,11 @@ from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import Child, Pauses, settle_in, stoppable
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
-from harmofl.files import claimed, write_whole
+from harmofl.files import PRIVATE, write_whole
 
 logger = logging.getLogger(__name__)
 
 STARTS_WITHIN = 60.0
-PRIVATE = 0o600
 
 
 def serve(kit: ServerKit) -> None:
@@ -26,7 +25,7 @@ def serve(kit: ServerKit) -> None:
     settle_in()
     engine = kit.folder / "engine"
     engine.mkdir(parents=True, exist_ok=True)
-    with claimed(engine / ".lock", f"{kit.folder}: this server has been started already"):
+    with kit.served():
         write_whole(engine / "secret", secrets.token_bytes(32), PRIVATE)  # new each time: nobody needs the old one
         try:
             with stoppable():

@@ -12,12 +12,11 @@ import httpx
 from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import Child, Pauses, free_port, settle_in, stoppable
 from harmofl.deployment.kits import SiteKit
-from harmofl.files import write_whole
+from harmofl.files import PRIVATE, write_whole
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.1
-PRIVATE = 0o600
 
 
 def join(kit: SiteKit, answer: runtime.Answer) -> None:

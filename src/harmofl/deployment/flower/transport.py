@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from harmofl.deployment.engines import LARGEST_REPLY, NOT_CONNECTED, TOO_LATE, wait_for_sites
 from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import settle_in
 from harmofl.deployment.flower.server import is_up, site_keys, superlink
@@ -22,15 +23,12 @@ from harmofl.federation.messages import Reply, Request, encode
 
 logger = logging.getLogger(__name__)
 
-LARGEST = 2**31
 LOOK_EVERY = 0.5
 JUST_STARTED = 10.0
 LEEWAY = 30.0
 """Seconds for which Flower keeps a message longer than we wait, so that it is we who say that a site is late."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0
 
-NOT_CONNECTED = "not connected"
-TOO_LATE = "no answer within federation.timeout"
 LOST = "the server (Flower's SuperLink) is gone or was restarted: start it if need be, then continue with --resume"
 
 
@@ -52,20 +50,14 @@ def connected(kit: ServerKit) -> Iterator[FlowerTransport]:
 class FlowerTransport:
     """The sites of a federation, each known by its key."""
 
-    def __init__(self, mailbox: runtime.Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST) -> None:
+    def __init__(self, mailbox: runtime.Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST_REPLY) -> None:
         self._mailbox = mailbox
         self._keys = dict(keys)
         self._largest = largest
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """All sites, as soon as so many are connected."""
-        deadline = time.monotonic() + timeout
-        while minimum > 0 and len(here := self._connected()) < minimum:
-            if time.monotonic() > deadline:
-                missing = ", ".join(sorted(self._keys.keys() - here.keys()))
-                raise RunError(f"{len(here)} of {len(self._keys)} sites are connected; missing: {missing}")
-            time.sleep(LOOK_EVERY)
-        return sorted(self._keys)
+        return wait_for_sites(self._keys, self._connected, minimum, timeout)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Send each site its request; yield replies as they come, one per site."""

@@ -26,7 +26,8 @@ class NvidiaFlare:
 
     def serve(self, kit: ServerKit) -> None:
         """Run FLARE's server until it is stopped."""
-        keep_running(kit.folder)
+        with kit.served():
+            keep_running(kit.folder)
 
     def join(self, kit: SiteKit) -> None:
         """Run FLARE's client until it is stopped."""

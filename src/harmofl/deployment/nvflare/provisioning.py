@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from harmofl.deployment.kits import Federation
 from harmofl.deployment.logs import LINE
 from harmofl.deployment.nvflare.names import ENGINE, ORGANIZATION, SERVER, client_name
 from harmofl.errors import RunError, UsageError
+from harmofl.files import PRIVATE, write_whole
 
 AUTHORITY_DAYS = 3650
 LARGEST_MESSAGE = 2**31 + 2**20
@@ -101,7 +101,7 @@ def keep_authority(state: Path, authority: Path) -> None:
     everything = json.loads(state.read_text(encoding="utf-8"))
     root = {key: everything[key] for key in (CtxKey.ROOT_CERT, CtxKey.ROOT_PRI_KEY)}
     authority.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_private(authority / AUTHORITY_FILE, json.dumps(root))
+    write_whole(authority / AUTHORITY_FILE, json.dumps(root), PRIVATE)
 
 
 def place(made: Path, engine: Path, resources: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ def place(made: Path, engine: Path, resources: Mapping[str, Any]) -> None:
     for name, content in written.items():
         (made / "local" / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     for key in made.rglob("*.key"):
-        key.chmod(0o600)
+        key.chmod(PRIVATE)
     shutil.move(made, engine)
 
 
@@ -171,10 +171,3 @@ def log_configuration() -> dict[str, Any]:
             "nvflare.private.fed.server.job_runner": {"level": "CRITICAL"},  # it misses its jobs
         },
     }
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write what only the owner may read, from its first byte on."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)

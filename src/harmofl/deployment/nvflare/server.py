@@ -17,6 +17,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 
+from harmofl.deployment.engines import NOT_CONNECTED
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import runtime
 from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, relay_socket
@@ -105,7 +106,7 @@ class Hospitals:
         """Ask one site, until it answers, it goes away or the run no longer waits."""
         token = self.token(site) if site in self.names() else None
         if token is None:
-            return runtime.Heard(error="not connected")
+            return runtime.Heard(error=NOT_CONNECTED)
         waiting = StillThere(self, site, token, over)
         return runtime.ask(self.engine.get_cell(), client_name(site), data, timeout, waiting)
 

@@ -6,18 +6,18 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from harmofl.deployment.engines import LARGEST_REPLY, TOO_LATE, wait_for_sites
 from harmofl.deployment.nvflare.names import relay_socket
 from harmofl.deployment.relay import Relay, RelayError, connect
 from harmofl.deployment.replies import reply_of
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
 
-LARGEST_REPLY = 2**31
 PATIENCE = 10.0
 """Seconds in which FLARE's server answers what it knows without asking a site."""
 
@@ -38,15 +38,7 @@ class RelayTransport:
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """All of the federation, once enough of them are connected."""
-        if minimum <= 0:
-            return list(self._sites)
-        deadline = time.monotonic() + timeout
-        while len(present := self._connected()) < minimum:
-            if time.monotonic() >= deadline:
-                missing = ", ".join(site for site in self._sites if site not in present)
-                raise RunError(f"{len(present)} of {len(self._sites)} sites are connected; missing: {missing}")
-            time.sleep(min(0.25, timeout))
-        return list(self._sites)
+        return wait_for_sites(self._sites, self._connected, minimum, timeout)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Send each site its request; requests that are alike travel to FLARE's server once."""
@@ -58,7 +50,6 @@ class RelayTransport:
                 number = next(self._numbers)
                 waiting[number], self._answers[number] = set(sites), answers
                 self._send({"do": "ask", "id": number, "sites": sites, "timeout": timeout}, data)
-                del data
             yield from collected(answers, waiting, deadline)
         finally:
             for number in waiting:
@@ -100,15 +91,12 @@ class RelayTransport:
             answers.put(GONE)
 
 
-def alike(requests: Mapping[str, Request]) -> Iterator[tuple[bytes, list[str]]]:
+def alike(requests: Mapping[str, Request]) -> Iterable[tuple[bytes, list[str]]]:
     """Each distinct message, encoded, with those that it is for."""
-    remaining = sorted(requests)
-    while remaining:
-        data = encode(requests[remaining[0]])
-        same = [site for site in remaining if requests[site] is requests[remaining[0]]]
-        same += [site for site in remaining if site not in same and encode(requests[site]) == data]
-        remaining = [site for site in remaining if site not in same]
-        yield data, same
+    messages: dict[bytes, list[str]] = {}
+    for site in sorted(requests):
+        messages.setdefault(encode(requests[site]), []).append(site)
+    return messages.items()
 
 
 def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadline: float) -> Iterator[Reply]:
@@ -117,7 +105,7 @@ def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], dead
         try:
             header, body = answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            yield from failures(waiting, "no answer within federation.timeout")
+            yield from failures(waiting, TOO_LATE)
             return
         if "gone" in header:
             raise lost()  # no site is to blame, so none is left out of this round: it is run again when resumed
