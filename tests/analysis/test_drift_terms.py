@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,16 @@ from harmofl.analysis.drift_terms import (
     bound,
     gradient_distances,
     measure_gradients,
-    measure_terms,
     site_gradient,
+    terms_at,
+    terms_in,
 )
-from harmofl.analysis.measured_terms import FILE
-from harmofl.analysis.subjects import open_runs
+from harmofl.analysis.landscape import landscape
+from harmofl.analysis.measured_terms import FILE, RunTerms, read_terms
+from harmofl.analysis.subjects import WorkDone, open_runs
+from harmofl.data.folder import silent
 from harmofl.federation.records import RunFolder
+from harmofl.federation.transports import threads
 from harmofl.models.network import build_network
 from harmofl.states import snapshot
 from runs import SITES, equal, records, train
@@ -66,7 +71,7 @@ def test_distances_between_sites() -> None:
 
 def test_terms_of_the_bound() -> None:
     """K = 5 steps of 0.2: Kη = 1, so 4 · mean(1, 3), 4 · (2 · ½)² and 2 · 5 · 0.04 · 10."""
-    terms = bound(torch.tensor([1.0, 3.0]), variance=10.0, epsilon=2.0, num_steps=5, step_size=0.2)
+    terms = bound([1.0, 3.0], variance=10.0, epsilon=2.0, num_steps=5, step_size=0.2)
     assert terms == {
         "gradient": pytest.approx(8.0),
         "dissimilarity": pytest.approx(4.0),
@@ -84,6 +89,8 @@ def test_a_network_is_left_as_it_was() -> None:
 
 
 # ---- of finished runs ----
+
+TINY: dict[str, Any] = {"points": 5, "local_epochs": 2, "images": 8, "directions": 2}
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +114,17 @@ def test_the_models_of_a_checkpoint_are_those_of_its_round(runs: dict[str, Path]
     assert not equal(snapshot(other.models[SITES[0]]), snapshot(subject.models[SITES[0]]))
 
 
+def measured(run: Path, out: Path, **options: Any) -> RunTerms:
+    """What a small look at a run's landscape leaves in its file."""
+    landscape([run], out, **(TINY | options))
+    (found,) = read_terms(out) or []
+    return found
+
+
 def test_terms_are_measured_at_the_selected_and_the_last_round(runs: dict[str, Path], tmp_path: Path) -> None:
     summary = runs["fedavg"] / "summary.json"
     best = json.loads(summary.read_text())["best_round"]
-    (found,) = measure_terms([runs["fedavg"]], tmp_path)
+    found = measured(runs["fedavg"], tmp_path)
     rounds = [(best, "selected"), (3, "last")] if best != 3 else [(3, "selected and last")]
     assert [(terms.round, terms.chosen) for terms in found.measured] == rounds
     assert found.curves[SITES[1]][2] == next(
@@ -125,18 +139,44 @@ def test_terms_are_measured_at_the_selected_and_the_last_round(runs: dict[str, P
     )
 
 
+def test_at_one_model_both_ways_of_measuring_find_the_same(runs: dict[str, Path], tmp_path: Path) -> None:
+    """The selected round called another one: its terms come from the landscape, the last ones from the checkpoint."""
+    shutil.copytree(runs["fedbn"], tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    (subject,) = open_runs([folder.path], "cpu")
+    best = folder.read_summary()["best_round"]
+    found = landscape([folder.path], tmp_path, **TINY)
+    with threads(1):
+        again = at_round(subject, folder, best)
+        terms = terms_at(again, subject.load_sites(), best, "selected", 0, WorkDone("drift", 2, silent))
+    assert terms == terms_in(found, 0, best)
+
+
+def test_work_at_the_last_round_is_watched(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["fedavg"], tmp_path / "run")
+    change_summary(tmp_path / "run", best_round=1)
+    landscape([tmp_path / "run"], tmp_path, **TINY)
+    (tmp_path / FILE).unlink()
+    seen: list[dict[str, Any]] = []
+    landscape([tmp_path / "run"], tmp_path, **TINY, watch=seen.append)  # its planes are kept
+    assert [(record["done"], record["total"], record["site"]) for record in seen] == [
+        (1, 2, SITES[0]),
+        (2, 2, SITES[1]),
+    ]
+
+
 def test_without_checkpoints_the_selected_round_is_measured(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["fedavg"], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoint")
     change_summary(tmp_path / "run", best_round=1)
-    (found,) = measure_terms([tmp_path / "run"], tmp_path)
+    found = measured(tmp_path / "run", tmp_path)
     assert [(terms.round, terms.chosen) for terms in found.measured] == [(1, "selected")]
 
 
 def test_one_model_that_is_selected_and_last_is_measured_once(runs: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(runs["fedavg"], tmp_path / "run")
     change_summary(tmp_path / "run", best_round=3)
-    (found,) = measure_terms([tmp_path / "run"], tmp_path)
+    found = measured(tmp_path / "run", tmp_path)
     assert [terms.chosen for terms in found.measured] == ["selected and last"]
 
 
@@ -148,16 +188,16 @@ def change_summary(run: Path, **values: object) -> None:
 def test_what_is_kept_is_not_measured_again(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = measure_terms([runs["harmofl"]], tmp_path)
+    found = measured(runs["harmofl"], tmp_path)
 
     def refuse(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("harmofl.analysis.drift_terms.run_terms", refuse)
-    assert measure_terms([runs["harmofl"]], tmp_path) == found
-    for folders, seed in (([runs["fedavg"]], 0), ([runs["harmofl"]], 1)):
+    monkeypatch.setattr("harmofl.analysis.drift_terms._all_terms", refuse)
+    assert measured(runs["harmofl"], tmp_path) == found
+    for run, seed in ((runs["fedavg"], 0), (runs["harmofl"], 1)):
         with pytest.raises(AssertionError, match="measured again"):
-            measure_terms(folders, tmp_path, seed)
+            measured(run, tmp_path, seed=seed)
     (tmp_path / FILE).write_text("{")
     with pytest.raises(AssertionError, match="measured again"):
-        measure_terms([runs["harmofl"]], tmp_path)
+        measured(runs["harmofl"], tmp_path)

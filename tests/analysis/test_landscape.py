@@ -173,9 +173,11 @@ def test_what_is_known_is_not_computed_again(
 
 
 def test_progress_counts_to_its_end(alone: Alone) -> None:
-    assert {record["phase"] for record in alone.seen} == {"landscape"}
-    assert [record["done"] for record in alone.seen] == list(range(1, alone.seen[0]["total"] + 1))
-    assert {record["site"] for record in alone.seen} == set(SOME)
+    for phase in {record["phase"] for record in alone.seen}:  # `drift` too, if another round was selected than the last
+        seen = [record for record in alone.seen if record["phase"] == phase]
+        assert [record["done"] for record in seen] == list(range(1, seen[0]["total"] + 1))
+        assert {record["site"] for record in seen} == set(SOME)
+    assert alone.seen[0]["phase"] == "landscape"
 
 
 def test_runs_are_left_as_they_were(alone: Alone) -> None:

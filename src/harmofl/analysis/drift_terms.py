@@ -25,7 +25,9 @@ from harmofl.analysis.directions import flattened
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import Batch, as_in_training
 from harmofl.analysis.measured_terms import RunTerms, Terms, read_terms, write_terms
-from harmofl.analysis.subjects import Subject, fingerprint, open_runs
+from harmofl.analysis.results import Landscape
+from harmofl.analysis.subjects import Subject, Watch, WorkDone, fingerprint, open_runs
+from harmofl.data.folder import silent
 from harmofl.data.images import Site
 from harmofl.federation.progress import Progress, read_checkpoint
 from harmofl.federation.records import RunFolder
@@ -84,38 +86,55 @@ def gradient_distances(gradients: Sequence[SiteGradient]) -> Tensor:
 
 
 def bound(
-    squared_norms: Tensor, variance: float, epsilon: float, num_steps: float, step_size: float
+    squared_norms: Sequence[float], variance: float, epsilon: float, num_steps: float, step_size: float
 ) -> Mapping[str, float]:
     """The three terms of the bound on the drift, after some local steps of plain gradient descent."""
     num_sites = len(squared_norms)
     moved = (num_steps * step_size) ** 2
     return {
-        "gradient": 4 * moved * float(squared_norms.mean()),
+        "gradient": 4 * moved * sum(squared_norms) / num_sites,
         "dissimilarity": 4 * moved * (epsilon * (num_sites - 1) / num_sites) ** 2,
         "noise": 2 * num_steps * step_size**2 * variance,
     }
 
 
-def measure_terms(runs: Sequence[Path], out: Path, seed: int = 0, device: str = "auto") -> list[RunTerms]:
-    """Measure the terms of finished runs on the same data and keep them in `out`; kept ones are not measured again."""
+def measure_terms(
+    runs: Sequence[Path],
+    subjects: Sequence[Subject],
+    landscape: Landscape,
+    out: Path,
+    seed: int = 0,
+    watch: Watch = silent,
+) -> list[RunTerms]:
+    """The terms of runs whose landscape was looked at, kept in `out`; kept ones are not measured again.
+
+    At the selected rounds they were measured with the landscape; those of the last rounds are measured here.
+    """
     parts = {"version": __version__, "runs": [fingerprint(run) for run in runs], "seed": seed}
     key = json.dumps(parts, sort_keys=True)
     found = read_terms(out, key)
     if found is None:
-        subjects = open_runs(runs, device)
-        sites = subjects[0].load_sites()
         with threads(1):
-            found = [run_terms(run, subject, sites, out, seed) for run, subject in zip(runs, subjects, strict=True)]
+            found = list(_all_terms(runs, subjects, landscape, out, seed, watch))
         write_terms(out, found, key)
     return found
 
 
-def run_terms(run: Path, subject: Subject, sites: Sequence[Site], out: Path, seed: int) -> RunTerms:
-    """One run's recorded drift, and what is measured at its models."""
-    result = read_run(run)
-    measured = [terms_at(each, sites, number, chosen, seed) for number, chosen, each in _models(run, subject, result)]
-    folder = Path(os.path.relpath(run.resolve(), out.resolve())).as_posix()
-    return RunTerms(folder, subject.label, drift_curves(result), measured)
+def _all_terms(
+    runs: Sequence[Path], subjects: Sequence[Subject], landscape: Landscape, out: Path, seed: int, watch: Watch
+) -> Iterator[RunTerms]:
+    results = [read_run(run) for run in runs]
+    ends = [_at_end(*each) for each in zip(runs, subjects, results, strict=True)]
+    sites = subjects[0].load_sites() if any(ends) else []
+    work = WorkDone("drift", len(sites) * sum(end is not None for end in ends), watch)
+    for number, (run, result, end) in enumerate(zip(runs, results, ends, strict=True)):
+        selected, last = result.summary.get("best_round"), subjects[number].settings.training.rounds
+        chosen = "selected and last" if selected == last else "selected"
+        measured = [terms_in(landscape, number, selected or 0, chosen)]
+        if end:
+            measured.append(terms_at(end, sites, last, "last", seed, work))
+        folder = Path(os.path.relpath(run.resolve(), out.resolve())).as_posix()
+        yield RunTerms(folder, subjects[number].label, drift_curves(result), measured)
 
 
 def drift_curves(run: RunResult) -> dict[str, dict[int, float]]:
@@ -127,17 +146,15 @@ def drift_curves(run: RunResult) -> dict[str, dict[int, float]]:
     return curves
 
 
-def _models(run: Path, subject: Subject, result: RunResult) -> Iterator[tuple[int, str, Subject]]:
-    """The run at its selected round, and at its last if that is another and its checkpoint is still there."""
-    selected, last = result.summary.get("best_round"), subject.settings.training.rounds
-    if selected == last:
-        yield last, "selected and last", subject
-        return
-    yield selected or 0, "selected", subject
+def _at_end(run: Path, subject: Subject, result: RunResult) -> Subject | None:
+    """The run at its last round, if another one was selected and the last one's checkpoint is still there."""
+    last = subject.settings.training.rounds
+    if result.summary.get("best_round") == last:
+        return None
     try:
-        yield last, "last", at_round(subject, RunFolder(run), last)
+        return at_round(subject, RunFolder(run), last)
     except CorruptVersionError:  # a folder may be handed on without its checkpoints
-        return
+        return None
 
 
 def at_round(subject: Subject, folder: RunFolder, number: int) -> Subject:
@@ -159,20 +176,53 @@ def _at_site(subject: Subject, folder: RunFolder, progress: Progress, site: str)
     return model.eval()
 
 
-def terms_at(subject: Subject, sites: Sequence[Site], number: int, chosen: str, seed: int) -> Terms:
+def terms_at(subject: Subject, sites: Sequence[Site], number: int, chosen: str, seed: int, work: WorkDone) -> Terms:
     """Every site's gradient and further local epoch, from the models as they are."""
-    gradients = {site.name: gradient_at(subject, site, seed) for site in sites}
-    paths = {site.name: local_path(subject, site, epochs=1) for site in sites}
-    squared = {name: each.squared_norm for name, each in gradients.items()}
-    variances = {name: each.variance for name, each in gradients.items()}
-    epsilon = float(gradient_distances(list(gradients.values())).max())
-    steps = sum(path.num_steps for path in paths.values()) / len(paths)
-    terms = bound(
-        torch.tensor(list(squared.values())),
-        max(variances.values()),
-        epsilon,
-        steps,
-        subject.settings.training.learning_rate,
+    gradients, paths = [], []
+    for site in sites:
+        gradients.append(gradient_at(subject, site, seed))
+        paths.append(local_path(subject, site, epochs=1))
+        work.step(subject.label, site.name)
+    return _terms(
+        number,
+        chosen,
+        [site.name for site in sites],
+        squared=[gradient.squared_norm for gradient in gradients],
+        variances=[gradient.variance for gradient in gradients],
+        epsilon=float(gradient_distances(gradients).max()),
+        drifts=[path.drift for path in paths],
+        num_steps=sum(path.num_steps for path in paths) / len(paths),
+        step_size=subject.settings.training.learning_rate,
     )
-    drifts = {name: path.drift for name, path in paths.items()}
-    return Terms(number, chosen, squared, variances, epsilon, drifts, terms)
+
+
+def terms_in(landscape: Landscape, run: int, number: int = 0, chosen: str = "selected") -> Terms:
+    """What was measured at a run's model together with its landscape."""
+    return _terms(
+        number,
+        chosen,
+        landscape.sites,
+        squared=landscape.squared_gradients[run].tolist(),
+        variances=landscape.variances[run].tolist(),
+        epsilon=float(landscape.distances[run].max()),
+        drifts=landscape.drifts[run].tolist(),
+        num_steps=float(landscape.num_steps[run].mean()),
+        step_size=float(landscape.step_sizes[run]),
+    )
+
+
+def _terms(
+    number: int,
+    chosen: str,
+    sites: Sequence[str],
+    squared: Sequence[float],
+    variances: Sequence[float],
+    epsilon: float,
+    drifts: Sequence[float],
+    num_steps: float,
+    step_size: float,
+) -> Terms:
+    """One entry per site; the theorem takes the largest variance."""
+    terms = bound(squared, max(variances), epsilon, num_steps, step_size)
+    by_site = [dict(zip(sites, values, strict=True)) for values in (squared, variances, drifts)]
+    return Terms(number, chosen, by_site[0], by_site[1], epsilon, by_site[2], terms)

@@ -7,10 +7,9 @@ the model as it is used, in eval mode; the drift plane shows what the sites desc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +21,13 @@ from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_dis
 from harmofl.analysis.local_paths import LocalPath, local_path
 from harmofl.analysis.losses import Array, Batches, Mode, as_in_training, losses_at, mean_loss, surface
 from harmofl.analysis.results import Landscape, Options, View
-from harmofl.analysis.subjects import Subject, fingerprint, open_runs
+from harmofl.analysis.subjects import Subject, Watch, WorkDone, fingerprint, open_runs
 from harmofl.data.folder import silent
 from harmofl.data.images import Site, seed_of
 from harmofl.federation.transports import threads
 from harmofl.models.network import Network
 from harmofl.states import evaluating
 
-Watch = Callable[[dict[str, Any]], None]
 Plane = tuple[Weights, Weights]
 
 WIDER = 8
@@ -73,7 +71,7 @@ def landscape(
         with threads(1):
             found = survey(subjects, options, watch)
         save_landscape(path, found, key)
-    measure_terms(runs, out, seed, device)
+    measure_terms(runs, subjects, found, out, seed, watch)
     return found
 
 
@@ -98,27 +96,15 @@ class Look:
         return [step for path in self.paths for step in path.steps]
 
 
-class Progress:
-    """Tells the watch how much of the work is done."""
-
-    def __init__(self, total: int, watch: Watch) -> None:
-        self._done, self._total, self._watch = 0, total, watch
-
-    def step(self, run: str, site: str) -> None:
-        """One more part is done."""
-        self._done += 1
-        self._watch({"phase": "landscape", "done": self._done, "total": self._total, "run": run, "site": site})
-
-
 def survey(subjects: Sequence[Subject], options: Options, watch: Watch) -> Landscape:
     """Compute everything: first what spans the planes, then the planes."""
     first = subjects[0]
     sites = first.load_sites()
     count = options.images or images_in_time(first, options)
     rows_per_site = 1 + 2 * options.points + drift_points(options)
-    progress = Progress(len(subjects) * len(sites) * rows_per_site, watch)
-    looks = [look_at(subject, sites, count, options, progress) for subject in subjects]
-    views = [*random_views(looks, options, progress), drift_view(looks, options, progress)]
+    work = WorkDone("landscape", len(subjects) * len(sites) * rows_per_site, watch)
+    looks = [look_at(subject, sites, count, options, work) for subject in subjects]
+    views = [*random_views(looks, options, work), drift_view(looks, options, work)]
     return Landscape(
         runs=tuple(subject.label for subject in subjects),
         sites=tuple(first.sites),
@@ -148,7 +134,7 @@ def images_in_time(subject: Subject, options: Options) -> int:
     return min(max(FEWEST_IMAGES, round(OPERATIONS / per_image)), MOST_IMAGES)
 
 
-def look_at(subject: Subject, sites: Sequence[Site], count: int, options: Options, progress: Progress) -> Look:
+def look_at(subject: Subject, sites: Sequence[Site], count: int, options: Options, work: WorkDone) -> Look:
     """Everything of one run but its planes."""
     look = Look(subject, [], [], [], [])
     for site, network in zip(sites, look.networks, strict=True):
@@ -157,7 +143,7 @@ def look_at(subject: Subject, sites: Sequence[Site], count: int, options: Option
         look.paths.append(local_path(subject, site, options.local_epochs))
         look.gradients.append(gradient_at(subject, site, options.seed))
         look.rises.append(list(loss_rises(network, batches, subject, options)))
-        progress.step(subject.label, site.name)
+        work.step(subject.label, site.name)
     return look
 
 
@@ -172,20 +158,20 @@ def loss_rises(network: Network, batches: Batches, subject: Subject, options: Op
         yield moved - centre
 
 
-def random_views(looks: Sequence[Look], options: Options, progress: Progress) -> Iterator[View]:
+def random_views(looks: Sequence[Look], options: Options, work: WorkDone) -> Iterator[View]:
     """The near and the wide plane."""
     seeds = [seed_of(options.seed, "axis", number) for number in range(2)]
     planes = [_plane(random_direction(look.networks[0], seed) for seed in seeds) for look in looks]
     for name, span in (("near", options.span), ("wide", options.span * WIDER)):
-        yield view_of(name, looks, planes, grid_axis(span, options.points), evaluating, progress)
+        yield view_of(name, looks, planes, grid_axis(span, options.points), evaluating, work)
 
 
-def drift_view(looks: Sequence[Look], options: Options, progress: Progress) -> View:
+def drift_view(looks: Sequence[Look], options: Options, work: WorkDone) -> View:
     """The plane of the sites' paths, on one scale for all runs."""
     planes = [principal_directions(look.steps) for look in looks]
     places = [projected(step, plane)[0] for look, plane in zip(looks, planes, strict=True) for step in look.steps]
     span = MARGIN * max(float(place.abs().max()) for place in places)
-    return view_of("drift", looks, planes, grid_axis(span, drift_points(options)), as_in_training, progress)
+    return view_of("drift", looks, planes, grid_axis(span, drift_points(options)), as_in_training, work)
 
 
 def drift_points(options: Options) -> int:
@@ -199,27 +185,25 @@ def grid_axis(span: float, points: int) -> Array:
     return np.arange(-half, half + 1, dtype=np.float64) * (span / half)
 
 
-def view_of(
-    name: str, looks: Sequence[Look], planes: Sequence[Plane], axis: Array, mode: Mode, progress: Progress
-) -> View:
+def view_of(name: str, looks: Sequence[Look], planes: Sequence[Plane], axis: Array, mode: Mode, work: WorkDone) -> View:
     """The losses of every run and site on a grid, with the sites' paths."""
     pairs = list(zip(looks, planes, strict=True))
     seen = [[path_in(plane, path) for path in look.paths] for look, plane in pairs]
     return View(
         name=name,
         axis=axis,
-        losses=np.array([list(_surfaces(look, plane, axis, mode, progress)) for look, plane in pairs]),
+        losses=np.array([list(_surfaces(look, plane, axis, mode, work)) for look, plane in pairs]),
         paths=np.array([[places for places, _ in each] for each in seen]),
         shares=np.array([[share for _, share in each] for each in seen]),
     )
 
 
-def _surfaces(look: Look, plane: Plane, axis: Array, mode: Mode, progress: Progress) -> Iterator[list[list[float]]]:
+def _surfaces(look: Look, plane: Plane, axis: Array, mode: Mode, work: WorkDone) -> Iterator[list[list[float]]]:
     for site, network, batches in zip(look.subject.sites, look.networks, look.batches, strict=True):
         rows = []
         for row in surface(network, plane, axis, batches, look.subject.loss, mode):
             rows.append(row)
-            progress.step(look.subject.label, site)
+            work.step(look.subject.label, site)
         yield rows
 
 

@@ -48,9 +48,7 @@ def run_experiment(
         if experiment.plan.shows == "samples":
             return _draw_samples(experiment, out, watch)
         results = gather(experiment, out, store)
-        if (
-            results.missing
-        ):  # before any process: what is wrong with the data is wrong for all, and they are decoded once
+        if results.missing:  # before any process: what is wrong with the data is wrong for all, and decoded once
             settled(results.missing[0].settings, watch)
         try:
             _keep_finished(results, out, store)

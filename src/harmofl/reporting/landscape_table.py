@@ -7,9 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
-
-from harmofl.analysis.drift_terms import bound
+from harmofl.analysis.drift_terms import terms_in
 from harmofl.analysis.results import Landscape
 from harmofl.files import write_whole
 from harmofl.reporting.tables import MISSING, markdown_escape
@@ -56,19 +54,7 @@ def _numbers(landscape: Landscape, run: int, site: int) -> dict[str, float]:
         "in plane": float(landscape.views["near"].shares[run, chosen].mean()),
         "in drift plane": float(landscape.views["drift"].shares[run, chosen].mean()),
     }
-    return numbers | ({"bound on Γ": drift_bound(landscape, run)} if is_all else {})
-
-
-def drift_bound(landscape: Landscape, run: int) -> float:
-    """The bound on Γ, mean over sites, with the largest σ² and ε, as the theorem has them."""
-    terms = bound(
-        torch.from_numpy(landscape.squared_gradients[run]),
-        variance=float(landscape.variances[run].max()),
-        epsilon=float(landscape.distances[run].max()),
-        num_steps=float(landscape.num_steps[run].mean()),
-        step_size=float(landscape.step_sizes[run]),
-    )
-    return sum(terms.values())
+    return numbers | ({"bound on Γ": sum(terms_in(landscape, run).bound.values())} if is_all else {})
 
 
 def to_markdown(landscape: Landscape) -> str:
