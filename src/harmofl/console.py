@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import statistics
 import sys
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 Watch = Callable[[Record], None]
+
+
+WIDE = 200
+"""Characters in a line of a file or a pipe, where tables need not break."""
+
+
+def console() -> Console:
+    """For what is printed once: as wide as the terminal, if it is one."""
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=WIDE)
 
 
 @contextmanager
@@ -213,10 +223,10 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     for name in scores:
         table.add_column(name, justify="right")
     table.add_row(*(f"{100 * value:.2f}" for value in scores.values()))
-    console = Console()
-    console.print(table)
+    shown = console()
+    shown.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
-    console.print(
+    shown.print(
         f"The model of {chosen}, selected on validation images, lies in {out / 'model'} ({summary['seconds']:.0f} s).",
         highlight=False,
         soft_wrap=True,
@@ -224,16 +234,17 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     for site, scores in summary.get("unseen", {}).items():
         note = f" ({scores['note']})" if "note" in scores else ""
         score = f"{100 * scores['metric']:.2f} % on all {scores['images']:.0f} images"
-        console.print(f"At {site}, which took no part: {score}{note}.", highlight=False, soft_wrap=True)
+        shown.print(f"At {site}, which took no part: {score}{note}.", highlight=False, soft_wrap=True)
     if summary["missing"]:
-        console.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
+        shown.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 
 
 def show_table(runs: Sequence[RunResult]) -> None:
     """Several runs side by side."""
     from harmofl.reporting.tables import score_table, to_rich
 
-    Console().print(to_rich(score_table(runs)))
+    shown = console()
+    shown.print(to_rich(score_table(runs), shown.width))
 
 
 def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> None:
@@ -246,7 +257,7 @@ def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> 
     table.add_section()
     columns = ([values[name] for values in scores.values() if name in values] for name in names)
     table.add_row("average", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
-    Console().print(table)
+    console().print(table)
 
 
 def show_outcomes(outcomes: Sequence[Outcome], out: Path) -> None:
@@ -269,11 +280,11 @@ def show_check(check: Check, picture: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps(to_json(check), indent=2))
         return
-    console = Console()
+    shown = console()
     for part in to_rich(check):
-        console.print(part)
+        shown.print(part)
     if picture:
-        console.print(f"A row of images per site: {picture}", highlight=False, soft_wrap=True)
+        shown.print(f"A row of images per site: {picture}", highlight=False, soft_wrap=True)
 
 
 def show_findings(findings: Iterable[Finding], as_json: bool) -> bool:
@@ -304,14 +315,14 @@ def show_methods() -> None:
         settings = "\n".join(f"{name} = {value!r}" for name, value in values.items())
         paper = f"\n[dim]{method.paper}[/dim]" if method.paper else ""
         table.add_row(f"[bold]{method.key}[/bold]", method.idea + paper, settings, method.limit)
-    Console().print(table)
+    console().print(table)
 
 
 def show_tasks() -> None:
     """Every task with its sites and presets, then every setting of a run."""
     from harmofl.tasks import TASKS, find
 
-    console = Console()
+    shown = console()
     table = Table(show_lines=True)
     for heading in ("--task", "what", "score", "synthetic sites", "with --data"):
         table.add_column(heading)
@@ -319,10 +330,10 @@ def show_tasks() -> None:
         task = find(name)
         synthetic = ", ".join(task.phantom.sites) if task.phantom else "none"
         table.add_row(f"[bold]{name}[/bold]", task.title, task.metric_name, synthetic, task.about_data)
-    console.print(table)
+    shown.print(table)
     for name in TASKS:
-        console.print(_presets_of(name))
-    console.print(_every_setting())
+        shown.print(_presets_of(name))
+    shown.print(_every_setting())
 
 
 def _presets_of(name: str) -> Table:

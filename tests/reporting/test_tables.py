@@ -119,6 +119,20 @@ def test_terminal_table_shows_names_in_brackets_as_they_are(make_run: MakeRun) -
     assert "90.00" in shown
 
 
+def test_a_narrow_terminal_shows_scores_without_their_spreads(four_runs: list[RunResult]) -> None:
+    table = score_table(four_runs)
+    shown = {}
+    for width in (120, 60):
+        console = Console(file=io.StringIO(), width=width, record=True)
+        console.print(to_rich(table, width))
+        shown[width] = console.export_text()
+    assert "(2.83)" in shown[120]
+    assert "Spreads are left out" not in shown[120]
+    assert "(2.83)" not in shown[60]
+    assert "Spreads are left out" in shown[60]
+    assert all(row.cells[0].mean_text in shown[60] for row in table.rows)
+
+
 def test_rows_keep_the_order_given_and_seeds_join_their_method(four_runs: list[RunResult]) -> None:
     first, second, third, fourth = four_runs
     labels = [method.label for method in methods_of([third, first, fourth, second])]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from harmofl.console import STEPS
+from harmofl.console import STEPS, console
 from harmofl.experiments.results import Results
 from harmofl.experiments.writing import results_table, sentences
 from harmofl.reporting.gallery import FOLDER
@@ -122,16 +122,16 @@ def duration(seconds: float) -> str:
 
 def show_results(results: Results, out: Path) -> None:
     """The table, whether differences are more than noise, what is missing, and where everything is."""
-    console = Console()
+    shown = console()
     if results.runs:
-        console.print(to_rich(results_table(results)))
+        shown.print(to_rich(results_table(results), shown.width))
         for sentence in sentences(results):
-            console.print(Text(sentence))
+            shown.print(Text(sentence))
     for cell in results.missing:
         message = results.errors.get(cell.path, "not run yet")
         print(f"harmofl: {cell}: {message}", file=sys.stderr)
     if results.experiment.plan.shows == "samples":
-        console.print(f"The samples and how they were chosen lie in {out / FOLDER}.", highlight=False, soft_wrap=True)
+        shown.print(f"The samples and how they were chosen lie in {out / FOLDER}.", highlight=False, soft_wrap=True)
         return
     done = f"{len(results.runs)} of {len(results.experiment.cells)} cells are done"
-    console.print(f"{done}; the table and every score lie in {out}.", highlight=False, soft_wrap=True)
+    shown.print(f"{done}; the table and every score lie in {out}.", highlight=False, soft_wrap=True)

@@ -24,6 +24,8 @@ REFERENCES = ("local", "centralized")
 """Runs that help to read a table but do not compete in it: nothing, or everything, travels."""
 
 MISSING = "–"
+SHORT = 16
+"""Characters of a method's name that a terminal need not break."""
 
 
 @dataclass(frozen=True)
@@ -326,19 +328,34 @@ def latex_escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def to_rich(table: Table) -> "rich.table.Table":
-    """Render for the terminal, the best of each column in bold."""
+def to_rich(table: Table, width: int = 0) -> "rich.table.Table":
+    """Render for the terminal, the best of each column in bold; without spreads where `width` has no room for them."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    narrow = 0 < width < _width(table)
+    notes = [*table.notes, "Spreads are left out, as there is no room for them."] if narrow else table.notes
     # Text, not str: rich would read [brackets] in a site's name as markup.
-    caption = Text("\n".join(table.notes), style="dim")
-    shown = RichTable(title=Text(table.caption), caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    shown.add_column("Method")
-    for column in table.columns:
-        shown.add_column(Text(column.heading), justify="right", overflow="fold")
+    caption = Text("\n".join(notes), style="dim")
+    shown = RichTable(
+        title=Text(table.caption), caption=caption, caption_justify="left", box=SIMPLE_HEAD, collapse_padding=narrow
+    )
+    places = [place for place, column in enumerate(table.columns) if column.competes or not narrow]
+    shown.add_column("Method", overflow="fold", no_wrap=all(len(row.title) <= SHORT for row in table.rows))
+    for place in places:
+        column = table.columns[place]
+        shown.add_column(Text(column.name if narrow else column.heading), justify="right", overflow="fold")
     for row in table.rows:
-        cells = [Text(cell.text, style="bold green" if cell.best else "") for cell in row.cells]
-        shown.add_row(Text(row.title), *cells)
+        cells = [row.cells[place] for place in places]
+        texts = [Text(cell.mean_text if narrow else cell.text, "bold green" if cell.best else "") for cell in cells]
+        shown.add_row(Text(row.title), *texts)
     return shown
+
+
+def _width(table: Table) -> int:
+    """Characters of a line in which nothing breaks."""
+    columns = [["Method", *(row.title for row in table.rows)]]
+    for number, column in enumerate(table.columns):
+        columns.append([column.heading, *(row.cells[number].text for row in table.rows)])
+    return sum(max(map(len, texts)) + 3 for texts in columns)
