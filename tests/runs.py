@@ -15,10 +15,11 @@ import torch
 from safetensors import safe_open
 
 import harmofl
+from harmofl.devices import threads
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
 from harmofl.federation.server import Server
-from harmofl.federation.transports import InProcess, threads
+from harmofl.federation.transports import InProcess
 from harmofl.settings import resolve
 from harmofl.tasks import find
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
-from harmofl.federation.transports import Transport, num_workers, simulated, threads
+from harmofl.federation.transports import Transport, num_workers, simulated
 from harmofl.files import write_whole
 from harmofl.inference.folder import located, open_model
 from harmofl.methods.method import Method

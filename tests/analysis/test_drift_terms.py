@@ -22,8 +22,8 @@ from harmofl.analysis.landscape import landscape
 from harmofl.analysis.measured_terms import FILE, RunTerms, read_terms
 from harmofl.analysis.subjects import WorkDone, open_runs
 from harmofl.data.folder import silent
+from harmofl.devices import threads
 from harmofl.federation.records import RunFolder
-from harmofl.federation.transports import threads
 from harmofl.models.network import build_network
 from harmofl.states import snapshot
 from runs import SITES, equal, records, train

@@ -16,8 +16,8 @@ from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
 from harmofl.analysis.results import Landscape, Options
 from harmofl.analysis.subjects import open_runs
+from harmofl.devices import threads
 from harmofl.errors import UsageError
-from harmofl.federation.transports import threads
 from harmofl.states import snapshot
 from harmofl.tasks import find
 from runs import SITES, equal, records, train

@@ -6,8 +6,9 @@ import torch
 from torch import Generator
 
 from harmofl.data.images import seed_of
+from harmofl.devices import threads
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.transports import Clients, threads
+from harmofl.federation.transports import Clients
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find

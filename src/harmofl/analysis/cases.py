@@ -20,11 +20,10 @@ from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.subjects import labels_of
 from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
+from harmofl.devices import threads, to_device
 from harmofl.errors import UsageError
 from harmofl.experiments.kept import settings_in
 from harmofl.experiments.lines import RESULTS
-from harmofl.federation.client import to_device
-from harmofl.federation.transports import threads
 from harmofl.inference.evaluation import Trained, chosen_images, models_for, opened
 from harmofl.inference.folder import read_description
 from harmofl.models.network import Model

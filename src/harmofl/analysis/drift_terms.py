@@ -29,10 +29,10 @@ from harmofl.analysis.results import Landscape
 from harmofl.analysis.subjects import Subject, Watch, WorkDone, fingerprint, open_runs
 from harmofl.data.folder import silent
 from harmofl.data.images import Site
+from harmofl.devices import threads
 from harmofl.federation.progress import Progress, read_checkpoint
 from harmofl.federation.records import RunFolder
 from harmofl.federation.store import CorruptVersionError
-from harmofl.federation.transports import threads
 from harmofl.models.network import Model
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.states import load, snapshot, unprefixed

@@ -12,8 +12,8 @@ from torch import Tensor
 from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
 from harmofl.data.folder import drawn, silent
 from harmofl.data.images import ImageSet, LabelledImages, Parts, joined
+from harmofl.devices import choose_device
 from harmofl.errors import UsageError
-from harmofl.federation.client import choose_device
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, check_band
 from harmofl.methods.server_rules import Mean
 from harmofl.settings import DataSettings, Settings

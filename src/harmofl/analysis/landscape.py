@@ -24,7 +24,7 @@ from harmofl.analysis.results import Landscape, Options, View
 from harmofl.analysis.subjects import Subject, Watch, WorkDone, fingerprint, open_runs
 from harmofl.data.folder import silent
 from harmofl.data.images import Site, seed_of
-from harmofl.federation.transports import threads
+from harmofl.devices import threads
 from harmofl.models.network import Network
 from harmofl.states import evaluating
 

@@ -23,8 +23,8 @@ from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, 
 from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, Plan, Subject, Watch, subject_of
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
+from harmofl.devices import threads
 from harmofl.federation.records import Record
-from harmofl.federation.transports import threads
 from harmofl.files import write_whole
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from harmofl.analysis.losses import Batch
 from harmofl.data.images import Site, seed_of
+from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
-from harmofl.federation.client import choose_device, to_device
 from harmofl.federation.inputs import in_batches
 from harmofl.inference.folder import is_whole, open_model
 from harmofl.methods.method import Method

@@ -17,12 +17,12 @@ from typing import Any, get_args
 from harmofl.data.images import Site
 from harmofl.data.samples import POOLED
 from harmofl.deployment.kits import SiteKit
+from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.federation.checks import in_plain_text, mismatch
 from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
 from harmofl.federation.messages import Kind, Reply, Request, decode_request, encode
 from harmofl.federation.store import Store
-from harmofl.federation.transports import threads
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
 from harmofl.settings import Settings, flat, resolve

@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.images import ImageSet, Site, seed_of
+from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -30,9 +31,6 @@ from harmofl.tasks.scores import Scores
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
-
-CHANNELS_LAST = torch.channels_last
-
 
 Tell = Callable[[Exception], str]
 """From what went wrong at a site to what the server hears of it."""
@@ -263,21 +261,9 @@ def all_finite(network: Network, numbers: Scores) -> bool:
     return all(map(math.isfinite, numbers.values())) and all(bool(tensor.isfinite().all()) for tensor in state)
 
 
-def to_device(images: Tensor, device: torch.device) -> Tensor:
-    """Bring images where they are computed with, in the layout in which convolutions are fastest."""
-    return images.to(device, memory_format=CHANNELS_LAST)
-
-
 def frozen_representation(network: Network, state: State | None) -> Represent:
     """The representation that a copy of the network gives, with other weights if there are any."""
     twin = copy.deepcopy(network).eval()
     if state:
         load(twin, state)
     return torch.no_grad()(twin.representation)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
+from harmofl.devices import threads
 from harmofl.federation.client import Client, in_full
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
@@ -100,17 +99,6 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing is left running."""
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Compute with a number of threads, as sums depend on it, and put the old number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def num_workers(settings: Settings, method: Method) -> int:

@@ -17,9 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet
 from harmofl.data.samples import SPLITS
+from harmofl.devices import choose_device, threads, to_device
 from harmofl.errors import UsageError
-from harmofl.federation.client import choose_device, score, to_device
-from harmofl.federation.transports import threads
+from harmofl.federation.client import score
 from harmofl.inference.folder import is_whole, open_model, read_description
 from harmofl.methods.method import Method
 from harmofl.models.network import Model

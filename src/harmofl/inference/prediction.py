@@ -21,8 +21,8 @@ from harmofl.data.formats import read_scan
 from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.preparation import in_unit_range
 from harmofl.data.scans import Mask, Scan, UnreadableError
+from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import RunError, UsageError
-from harmofl.federation.client import CHANNELS_LAST, choose_device, to_device
 from harmofl.inference.folder import open_model
 from harmofl.inference.inputs import Input, find_inputs
 from harmofl.inference.outputs import output_stems, refuse_to_replace, write_labels, write_series_labels, write_table

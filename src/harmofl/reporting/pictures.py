@@ -20,9 +20,9 @@ from harmofl.analysis.hospitals import (
     looks_at,
 )
 from harmofl.data.folder import silent
+from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.experiments.plan import folder_name
-from harmofl.federation.transports import threads
 from harmofl.files import write_whole
 from harmofl.methods.harmonizers import Band
 from harmofl.reporting.appearance_figures import (
