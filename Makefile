@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+JOBS   ?= 2
 
 .PHONY: help demo test test-engines lint bench results install clean
 
 help:
 	@echo "make demo    train FedAvg and HarmoFL on five synthetic hospitals; writes demo/report.html"
-	@echo "make test    ruff, mypy and pytest"
+	@echo "make test    ruff, mypy and pytest, two files at a time (JOBS=8: eight)"
 	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   the cost of the training loop, against the plainest loop, and of the engines, against one process"
@@ -18,7 +19,7 @@ demo: install
 	$(BIN)/harmofl demo --out demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 test-engines: install
 	$(BIN)/pytest -m engines
