@@ -228,7 +228,7 @@ def landscape(
     *,
     out: str | Path,
     images: int = 0,
-    points: int = 17,
+    points: int = 0,
     local_epochs: int = 3,
     seed: int = 0,
     device: str = "auto",

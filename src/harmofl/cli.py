@@ -346,7 +346,9 @@ def landscape(
     runs: Annotated[list[Path], typer.Argument(help="Finished runs on the same data.", metavar="RUN_DIR...")],
     out: Annotated[Path, typer.Option("--out", help="The folder for figures, tables and numbers.")],
     images: Annotated[int, typer.Option(min=0, help="Training images per site; 0: as many as there is time for.")] = 0,
-    points: Annotated[int, typer.Option(min=3, help="Points along each axis of a plane.")] = 17,
+    points: Annotated[
+        int, typer.Option(min=0, help="Points along each axis of a plane, odd; 0: as many as there is time for.")
+    ] = 0,
     local_epochs: Annotated[int, typer.Option(min=1, help="How long each site trains on from the model.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of images and directions; the same for all runs.")] = 0,
     device: Device = "auto",

@@ -93,7 +93,6 @@ def _data_step(record: Record) -> str:
 
 STEPS: dict[str, Callable[[Record], str]] = {
     "data": _data_step,
-    "drift": lambda record: f"gradients and drift of {record['run']} at {record['site']}",
     "evaluate": lambda record: f"scoring {record['site']}",
     "landscape": lambda record: f"the loss around {record['run']} at {record['site']}",
     "pictures": lambda record: str(record["what"]),

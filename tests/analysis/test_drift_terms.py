@@ -1,7 +1,6 @@
 """Gradients of a linear model, worked out by hand: F = ½ mean (w·x − y)², ∇F = mean (w·x − y) x."""
 
-import json
-import shutil
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.analysis.drift_terms import (
-    at_round,
     bound,
     gradient_distances,
     measure_gradients,
     site_gradient,
-    terms_at,
-    terms_in,
 )
 from harmofl.analysis.landscape import landscape
-from harmofl.analysis.measured_terms import FILE, RunTerms, read_terms
-from harmofl.analysis.subjects import WorkDone, open_runs
-from harmofl.data.folder import silent
-from harmofl.devices import threads
+from harmofl.analysis.measured_terms import read_terms
 from harmofl.federation.records import RunFolder
 from harmofl.models.network import build_network
 from harmofl.states import snapshot
@@ -96,108 +89,25 @@ TINY: dict[str, Any] = {"points": 5, "local_epochs": 2, "images": 8, "directions
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    for method in ("fedavg", "fedbn", "harmofl"):
+    for method in ("fedavg", "fedbn"):
         train(folder / method, method=method, rounds=3, data__sites=SITES[:2])
     return {path.name: path for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedbn", "harmofl"])
-def test_the_models_of_a_checkpoint_are_those_of_its_round(runs: dict[str, Path], method: str) -> None:
-    """At the selected round they are, to the bit, the models that the run wrote, also where sites keep a part."""
-    (subject,) = open_runs([runs[method]], "cpu")
-    folder = RunFolder(runs[method])
-    again = at_round(subject, folder, folder.read_summary()["best_round"])
-    for site in subject.sites:
-        assert equal(snapshot(again.models[site]), snapshot(subject.models[site]))
-    others = {1, 2, 3} & set(folder.checkpoints.versions()) - {folder.read_summary()["best_round"]}
-    other = at_round(subject, folder, max(others))
-    assert not equal(snapshot(other.models[SITES[0]]), snapshot(subject.models[SITES[0]]))
-
-
-def measured(run: Path, out: Path, **options: Any) -> RunTerms:
-    """What a small look at a run's landscape leaves in its file."""
-    landscape([run], out, **(TINY | options))
-    (found,) = read_terms(out) or []
-    return found
-
-
-def test_terms_are_measured_at_the_selected_and_the_last_round(runs: dict[str, Path], tmp_path: Path) -> None:
-    summary = runs["fedavg"] / "summary.json"
-    best = json.loads(summary.read_text())["best_round"]
-    found = measured(runs["fedavg"], tmp_path)
-    rounds = [(best, "selected"), (3, "last")] if best != 3 else [(3, "selected and last")]
-    assert [(terms.round, terms.chosen) for terms in found.measured] == rounds
-    assert found.curves[SITES[1]][2] == next(
+def test_the_terms_of_a_run_stand_beside_its_recorded_drift(runs: dict[str, Path], tmp_path: Path) -> None:
+    landscape([runs["fedbn"], runs["fedavg"]], tmp_path, **TINY)
+    found = read_terms(tmp_path)
+    assert [(each.run, each.label) for each in found] == [
+        (os.path.relpath(runs[name], tmp_path), title) for name, title in (("fedbn", "FedBN"), ("fedavg", "FedAvg"))
+    ]
+    assert found[1].curves[SITES[1]][2] == next(
         record["drift"]
         for record in records(runs["fedavg"])
         if (record["round"], record["site"], record["phase"]) == (2, SITES[1], "train")
     )
     gradients = measure_gradients(runs["fedavg"])
-    assert found.measured[0].squared_gradients == {name: each.squared_norm for name, each in gradients.items()}
-    assert found.measured[0].epsilon == pytest.approx(
-        float((gradients[SITES[0]].mean - gradients[SITES[1]].mean).norm())
-    )
-
-
-def test_at_one_model_both_ways_of_measuring_find_the_same(runs: dict[str, Path], tmp_path: Path) -> None:
-    """The selected round called another one: its terms come from the landscape, the last ones from the checkpoint."""
-    shutil.copytree(runs["fedbn"], tmp_path / "run")
-    folder = RunFolder(tmp_path / "run")
-    (subject,) = open_runs([folder.path], "cpu")
-    best = folder.read_summary()["best_round"]
-    found = landscape([folder.path], tmp_path, **TINY)
-    with threads(1):
-        again = at_round(subject, folder, best)
-        terms = terms_at(again, subject.load_sites(), best, "selected", 0, WorkDone("drift", 2, silent))
-    assert terms == terms_in(found, 0, best)
-
-
-def test_work_at_the_last_round_is_watched(runs: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(runs["fedavg"], tmp_path / "run")
-    change_summary(tmp_path / "run", best_round=1)
-    landscape([tmp_path / "run"], tmp_path, **TINY)
-    (tmp_path / FILE).unlink()
-    seen: list[dict[str, Any]] = []
-    landscape([tmp_path / "run"], tmp_path, **TINY, watch=seen.append)  # its planes are kept
-    assert [(record["done"], record["total"], record["site"]) for record in seen] == [
-        (1, 2, SITES[0]),
-        (2, 2, SITES[1]),
-    ]
-
-
-def test_without_checkpoints_the_selected_round_is_measured(runs: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(runs["fedavg"], tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoint")
-    change_summary(tmp_path / "run", best_round=1)
-    found = measured(tmp_path / "run", tmp_path)
-    assert [(terms.round, terms.chosen) for terms in found.measured] == [(1, "selected")]
-
-
-def test_one_model_that_is_selected_and_last_is_measured_once(runs: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(runs["fedavg"], tmp_path / "run")
-    change_summary(tmp_path / "run", best_round=3)
-    found = measured(tmp_path / "run", tmp_path)
-    assert [terms.chosen for terms in found.measured] == ["selected and last"]
-
-
-def change_summary(run: Path, **values: object) -> None:
-    path = run / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-def test_what_is_kept_is_not_measured_again(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = measured(runs["harmofl"], tmp_path)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr("harmofl.analysis.drift_terms._all_terms", refuse)
-    assert measured(runs["harmofl"], tmp_path) == found
-    for run, seed in ((runs["fedavg"], 0), (runs["harmofl"], 1)):
-        with pytest.raises(AssertionError, match="measured again"):
-            measured(run, tmp_path, seed=seed)
-    (tmp_path / FILE).write_text("{")
-    with pytest.raises(AssertionError, match="measured again"):
-        measured(runs["harmofl"], tmp_path)
+    terms = found[1].terms
+    assert terms.round == RunFolder(runs["fedavg"]).read_summary()["best_round"]
+    assert terms.squared_gradients == {name: each.squared_norm for name, each in gradients.items()}
+    assert terms.epsilon == pytest.approx(float((gradients[SITES[0]].mean - gradients[SITES[1]].mean).norm()))
+    assert terms.bound["gradient"] > 0

@@ -11,7 +11,7 @@ import torch
 import harmofl.analysis.landscape as module
 from harmofl.analysis.directions import flattened
 from harmofl.analysis.drift_terms import measure_gradients
-from harmofl.analysis.landscape import grid_axis, images_in_time, landscape
+from harmofl.analysis.landscape import grid_axis, in_time, landscape
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
 from harmofl.analysis.results import Landscape, Options
@@ -173,11 +173,9 @@ def test_what_is_known_is_not_computed_again(
 
 
 def test_progress_counts_to_its_end(alone: Alone) -> None:
-    for phase in {record["phase"] for record in alone.seen}:  # `drift` too, if another round was selected than the last
-        seen = [record for record in alone.seen if record["phase"] == phase]
-        assert [record["done"] for record in seen] == list(range(1, seen[0]["total"] + 1))
-        assert {record["site"] for record in seen} == set(SOME)
-    assert alone.seen[0]["phase"] == "landscape"
+    assert {record["phase"] for record in alone.seen} == {"landscape"}
+    assert [record["done"] for record in alone.seen] == list(range(1, alone.seen[0]["total"] + 1))
+    assert {record["site"] for record in alone.seen} == set(SOME)
 
 
 def test_runs_are_left_as_they_were(alone: Alone) -> None:
@@ -221,8 +219,8 @@ def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("points", 8, "an odd number from 5"),
-        ("points", 3, "an odd number from 5"),
+        ("points", 8, "an odd number from 5, or 0"),
+        ("points", 3, "an odd number from 5, or 0"),
         ("span", 0.0, "above 0"),
         ("local_epochs", 1, "2 or more"),
         ("images", -1, "or more"),
@@ -240,8 +238,22 @@ def test_axis_holds_zero_exactly() -> None:
     assert grid_axis(0.1, 21)[10] == 0.0
 
 
-def test_larger_networks_see_fewer_images(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    (subject,) = open_runs([runs["fedavg"]], "cpu")
-    assert images_in_time(subject, Options()) == module.MOST_IMAGES
+def test_larger_networks_see_fewer_images_on_coarser_planes(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subjects = open_runs([runs["fedavg"]], "cpu")
+    assert (sized := in_time(subjects, Options())).images == module.MOST_IMAGES
+    assert sized.points == 17
     monkeypatch.setattr(module, "OPERATIONS", 1.0)
-    assert images_in_time(subject, Options()) == module.FEWEST_IMAGES
+    assert (sized := in_time(subjects, Options())).images == module.FEWEST_IMAGES
+    assert sized.points == 9
+
+
+def test_several_runs_share_the_time(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    subjects = open_runs([runs["fedavg"]], "cpu")
+    per_point = module.operations_per_image(subjects[0]) * len(SOME)
+    monkeypatch.setattr(module, "OPERATIONS", per_point * 100 * 659)  # 17 × 17 twice, and 9 × 9
+    assert in_time(subjects, Options()).images == 100
+    assert in_time(2 * subjects, Options()).images == 50
+    assert in_time(subjects, Options(points=5)).images > 100
+    assert in_time(subjects, Options(images=12)) == Options(points=17, images=12)

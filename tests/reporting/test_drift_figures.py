@@ -9,10 +9,9 @@ from harmofl.reporting import figures
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 
 
-def terms(number: int, chosen: str, size: float = 1.0) -> Terms:
+def terms(number: int, size: float = 1.0) -> Terms:
     return Terms(
         number,
-        chosen,
         squared_gradients={"A": 1.0 * size, "B$": 2.0 * size},
         variances={"A": 30.0, "B$": 40.0},
         epsilon=5.0,
@@ -21,16 +20,16 @@ def terms(number: int, chosen: str, size: float = 1.0) -> Terms:
     )
 
 
-def run(label: str, *measured: Terms, scale: float = 1.0) -> RunTerms:
+def run(label: str, found: Terms, scale: float = 1.0) -> RunTerms:
     curves = {site: {1: 4.0 * scale * size, 2: 2.0 * scale, 3: 0.1 * scale} for site, size in (("A", 1), ("B$", 2))}
-    return RunTerms(f"../{label}", label, curves, measured)
+    return RunTerms(f"../{label}", label, curves, found)
 
 
 def test_every_run_has_its_drift_on_the_left_and_its_terms_on_the_right() -> None:
-    figure = drift_with_terms([run("FedAvg", terms(2, "selected and last"))])
+    figure = drift_with_terms([run("FedAvg", terms(2))])
     left, right = figure.axes
     assert left.get_title(loc="left") == "FedAvg"
-    assert right.get_title(loc="left") == "at round 2 (selected and last)"
+    assert right.get_title(loc="left") == "at the selected round, 2"
     np.testing.assert_allclose(left.lines[-1].get_xydata(), [[1, 8], [2, 2], [3, 0.1]])
     assert left.lines[0].get_xdata()[0] == 2  # the measured round is marked
     heights = [float(line.get_ydata()[0]) for line in right.lines]
@@ -41,25 +40,22 @@ def test_every_run_has_its_drift_on_the_left_and_its_terms_on_the_right() -> Non
 
 
 def test_runs_share_their_scales() -> None:
-    figure = drift_with_terms([run("FedAvg", terms(2, "selected")), run("HarmoFL", terms(3, "last", 0.1), scale=0.1)])
+    figure = drift_with_terms([run("FedAvg", terms(2)), run("HarmoFL", terms(3, 0.1), scale=0.1)])
     lefts, rights = figure.axes[::2], figure.axes[1::2]
     assert lefts[0].get_ylim() == lefts[1].get_ylim()
     assert rights[0].get_ylim() == rights[1].get_ylim()
 
 
-def test_the_last_round_is_hollow_beside_the_selected_one() -> None:
-    figure = drift_with_terms([run("FedAvg", terms(2, "selected"), terms(3, "last"))])
-    selected, last = (figure.axes[1].lines[place] for place in (0, 8))
-    assert selected.get_xdata()[0] < last.get_xdata()[0]
-    assert last.get_markerfacecolor() == figures.PAPER != selected.get_markerfacecolor()
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["A", "B$", "at the selected round", "at the last round"]
+def test_where_every_site_selected_its_own_model_no_round_is_marked() -> None:
+    left, right = drift_with_terms([run("local", terms(0))]).axes
+    assert right.get_title(loc="left") == "at the selected models"
+    assert len(left.lines) == 2
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_it_renders_and_leaves_matplotlib_as_it_was(count: int) -> None:
     before = dict(matplotlib.rcParams)
-    svg = figures.to_svg(drift_with_terms([run(f"run {n}", terms(2, "selected")) for n in range(count)]))
+    svg = figures.to_svg(drift_with_terms([run(f"run {n}", terms(2)) for n in range(count)]))
     assert ">run 0</text>" in svg
     assert dict(matplotlib.rcParams) == before
 

@@ -122,8 +122,8 @@ def test_the_drift_is_drawn_beside_its_terms_where_they_were_measured(
 ) -> None:
     monkeypatch.setattr("harmofl.reporting.landscape_figures.FIGURES", {})
     assert write_figures(landscape(), tmp_path) == []
-    terms = Terms(1, "selected", {"A": 1.0}, {"A": 1.0}, 1.0, {"A": 1.0}, {"noise": 1.0})
-    write_terms(tmp_path, [RunTerms("../run", "FedAvg", {"A": {1: 1.0}}, [terms])], "")
+    terms = Terms(1, {"A": 1.0}, {"A": 1.0}, 1.0, {"A": 1.0}, {"noise": 1.0})
+    write_terms(tmp_path, [RunTerms("../run", "FedAvg", {"A": {1: 1.0}}, terms)])
     assert [path.name for path in write_figures(landscape(), tmp_path)] == ["drift-terms.png", "drift-terms.svg"]
 
 

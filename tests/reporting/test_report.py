@@ -150,9 +150,9 @@ def test_scores_at_held_out_hospitals_are_the_table(make_experiment: MakeExperim
 
 def test_the_drift_stands_beside_the_terms_of_its_bound_where_they_were_measured(experiment: Path) -> None:
     assert "claimed as proven" not in text_of(experiment)
-    terms = Terms(2, "selected", {"A": 1.0}, {"A": 2.0}, 3.0, {"A": 0.5}, {"noise": 1.0})
+    terms = Terms(2, {"A": 1.0}, {"A": 2.0}, 3.0, {"A": 0.5}, {"noise": 1.0})
     (experiment / "landscape").mkdir()
-    write_terms(experiment / "landscape", [RunTerms("../fedavg/seed-1", "x", {"A": {1: 0.5}}, [terms])], "")
+    write_terms(experiment / "landscape", [RunTerms("../fedavg/seed-1", "x", {"A": {1: 0.5}}, terms)])
     assert "The theorem is not claimed as proven" in text_of(experiment)
     assert ">FedAvg</text>" in (experiment / "figures" / "drift-terms.svg").read_text(encoding="utf-8")
 

@@ -7,9 +7,10 @@ the model as it is used, in eval mode; the drift plane shows what the sites desc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +18,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harmofl.analysis.archive import key_of, load_landscape, save_landscape
 from harmofl.analysis.directions import Weights, principal_directions, projected, random_direction
-from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, measure_terms
+from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, write_all_terms
 from harmofl.analysis.local_paths import LocalPath, local_path
 from harmofl.analysis.losses import Array, Batches, Mode, as_in_training, losses_at, mean_loss, surface
 from harmofl.analysis.results import Landscape, Options, View
-from harmofl.analysis.subjects import Subject, Watch, WorkDone, fingerprint, open_runs
+from harmofl.analysis.subjects import Subject, fingerprint, open_runs
 from harmofl.data.folder import silent
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import threads
 from harmofl.models.network import Network
 from harmofl.states import evaluating
 
+Watch = Callable[[dict[str, Any]], None]
 Plane = tuple[Weights, Weights]
 
 WIDER = 8
@@ -36,16 +38,18 @@ WIDER = 8
 MARGIN = 1.3
 """How far the drift plane reaches beyond the site that goes farthest."""
 
-OPERATIONS = 1.5e12
-"""Floating-point operations for one run's planes: they decide how many images there is time for."""
+OPERATIONS = 5e12
+"""Floating-point operations for all planes, a minute or so on two cores: they decide for how many points and images
+there is time."""
 
-FEWEST_IMAGES, MOST_IMAGES = 8, 256
+FEWEST_IMAGES, MOST_IMAGES = 8, 128
+POINTS = (17, 15, 13, 11, 9)
 
 
 def landscape(
     runs: Sequence[Path],
     out: Path,
-    points: int = 17,
+    points: int = 0,
     span: float = 0.1,
     local_epochs: int = 3,
     images: int = 0,
@@ -56,10 +60,10 @@ def landscape(
 ) -> Landscape:
     """Look at the loss around the final models of runs on the same data; what is found is kept in `out`.
 
-    points:       along each axis of the random planes
+    points:       along each axis of the random planes; 0: as many as there is time for, by the size of the network
     span:         how far the near plane reaches, in units of each filter's norm
     local_epochs: how long each site trains on from the global model
-    images:       training images per site; 0: as many as there is time for, by the size of the network
+    images:       training images per site; 0: as many as there is time for
     directions:   random directions over which the sharpness is a mean
     """
     options = Options(points, span, local_epochs, images, directions, seed)
@@ -71,7 +75,7 @@ def landscape(
         with threads(1):
             found = survey(subjects, options, watch)
         save_landscape(path, found, key)
-    measure_terms(runs, subjects, found, out, seed, watch)
+    write_all_terms(runs, found, out)
     return found
 
 
@@ -96,14 +100,26 @@ class Look:
         return [step for path in self.paths for step in path.steps]
 
 
+class WorkDone:
+    """Tells the watch how much of the work is done."""
+
+    def __init__(self, total: int, watch: Watch) -> None:
+        self._done, self._total, self._watch = 0, total, watch
+
+    def step(self, run: str, site: str) -> None:
+        """One more part is done."""
+        self._done += 1
+        self._watch({"phase": "landscape", "done": self._done, "total": self._total, "run": run, "site": site})
+
+
 def survey(subjects: Sequence[Subject], options: Options, watch: Watch) -> Landscape:
     """Compute everything: first what spans the planes, then the planes."""
     first = subjects[0]
     sites = first.load_sites()
-    count = options.images or images_in_time(first, options)
+    options = in_time(subjects, options)
     rows_per_site = 1 + 2 * options.points + drift_points(options)
-    work = WorkDone("landscape", len(subjects) * len(sites) * rows_per_site, watch)
-    looks = [look_at(subject, sites, count, options, work) for subject in subjects]
+    work = WorkDone(len(subjects) * len(sites) * rows_per_site, watch)
+    looks = [look_at(subject, sites, options, work) for subject in subjects]
     views = [*random_views(looks, options, work), drift_view(looks, options, work)]
     return Landscape(
         runs=tuple(subject.label for subject in subjects),
@@ -122,23 +138,39 @@ def survey(subjects: Sequence[Subject], options: Options, watch: Watch) -> Lands
     )
 
 
-def images_in_time(subject: Subject, options: Options) -> int:
-    """How many images per site the planes have time for: the same on every machine, as they change the numbers."""
+def in_time(subjects: Sequence[Subject], options: Options) -> Options:
+    """Choose points and images where that is left open: the same on every machine, as they change the numbers."""
+    first = subjects[0]
+    in_all = OPERATIONS / (operations_per_image(first) * len(first.sites) * len(subjects))
+
+    def images(points: int) -> float:
+        return in_all / num_points(replace(options, points=points))
+
+    points = options.points or next((points for points in POINTS if images(points) >= FEWEST_IMAGES), POINTS[-1])
+    count = options.images or min(max(FEWEST_IMAGES, round(images(points))), MOST_IMAGES)
+    return replace(options, points=points, images=count)
+
+
+def operations_per_image(subject: Subject) -> int:
+    """Floating-point operations of one pass."""
     network = next(iter(subject.models.values())).network
     device = next(network.parameters()).device
     image = torch.zeros(1, *subject.task.image_shape(subject.settings.data), device=device)
     with FlopCounterMode(display=False) as counter, evaluating(network):
         network(image)
-    points = 2 * options.points**2 + drift_points(options) ** 2
-    per_image: int = counter.get_total_flops() * points * len(subject.sites)
-    return min(max(FEWEST_IMAGES, round(OPERATIONS / per_image)), MOST_IMAGES)
+    return int(counter.get_total_flops())
 
 
-def look_at(subject: Subject, sites: Sequence[Site], count: int, options: Options, work: WorkDone) -> Look:
+def num_points(options: Options) -> int:
+    """Of all planes of a run."""
+    return 2 * options.points**2 + drift_points(options) ** 2
+
+
+def look_at(subject: Subject, sites: Sequence[Site], options: Options, work: WorkDone) -> Look:
     """Everything of one run but its planes."""
     look = Look(subject, [], [], [], [])
     for site, network in zip(sites, look.networks, strict=True):
-        batches = list(subject.batches(site, count, options.seed))
+        batches = list(subject.batches(site, options.images, options.seed))
         look.batches.append(batches)
         look.paths.append(local_path(subject, site, options.local_epochs))
         look.gradients.append(gradient_at(subject, site, options.seed))

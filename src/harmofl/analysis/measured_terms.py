@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
@@ -18,11 +19,10 @@ BySite = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Terms:
-    """What was measured at the model of one round."""
+    """What was measured at the selected model of a run."""
 
     round: int
-    chosen: str
-    """Why this round: `selected`, `last` or `selected and last`."""
+    """Its round; 0 where each site selected its own."""
     squared_gradients: BySite
     """‖∇F_i‖²."""
     variances: BySite
@@ -43,28 +43,24 @@ class RunTerms:
     """Its folder, as seen from the file's."""
     label: str
     curves: Mapping[str, Mapping[int, float]]
-    measured: Sequence[Terms]
+    terms: Terms
 
 
-def write_terms(folder: Path, runs: Sequence[RunTerms], key: str) -> None:
-    """Write the file into a folder, with what its numbers depend on."""
-    content = {"key": key, "runs": [asdict(run) for run in runs]}
+def write_terms(folder: Path, runs: Sequence[RunTerms]) -> None:
+    """Write the file into a folder."""
+    content = {"runs": [asdict(run) for run in runs]}
     write_whole(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_terms(folder: Path, key: str | None = None) -> list[RunTerms] | None:
-    """What a folder's file holds; nothing if it has none, or one for another key."""
+def read_terms(folder: Path) -> list[RunTerms]:
+    """What a folder's file holds; nothing if it has none."""
     path = folder / FILE
     if not path.exists():
-        return None
+        return []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if key is not None and content["key"] != key:
-            return None
-        return [_run_terms(values) for values in content["runs"]]
+        return [_run_terms(**values) for values in content["runs"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if key is not None:  # it will be measured anew
-            return None
         raise UsageError(f"{path} is not what harmofl landscape writes: {error!r}") from None
 
 
@@ -76,7 +72,7 @@ def terms_of_cells(cells: Mapping[str, tuple[str, int]], folder: Path) -> list[R
     """
     found: dict[str, RunTerms] = {}
     for path in sorted([*folder.glob(FILE), *folder.glob(f"*/{FILE}")]):
-        for run in read_terms(path.parent) or []:
+        for run in read_terms(path.parent):
             found[os.path.normpath(path.parent / run.run)] = run
     measured = {path: found[place] for path in cells if (place := os.path.normpath(folder / path)) in found}
     labels = [cells[path][0] for path in measured]
@@ -87,7 +83,6 @@ def _named(label: str, seed: int, labels: Sequence[str]) -> str:
     return f"{label}, seed {seed}" if labels.count(label) > 1 else label
 
 
-def _run_terms(values: Mapping[str, object]) -> RunTerms:
-    run = RunTerms(**values)  # type: ignore[arg-type]
-    curves = {site: {int(number): drift for number, drift in curve.items()} for site, curve in run.curves.items()}
-    return RunTerms(run.run, run.label, curves, [Terms(**terms) for terms in run.measured])  # type: ignore[arg-type]
+def _run_terms(run: str, label: str, curves: Mapping[str, Mapping[str, float]], terms: Mapping[str, Any]) -> RunTerms:
+    numbered = {site: {int(number): drift for number, drift in curve.items()} for site, curve in curves.items()}
+    return RunTerms(run, label, numbered, Terms(**terms))

@@ -15,20 +15,21 @@ from harmofl.errors import UsageError
 class Options:
     """How a landscape is computed."""
 
-    points: int = 17
-    """Along each axis of the random planes; odd, so that the model itself is one of them."""
+    points: int = 0
+    """Along each axis of the random planes; odd, so that the model itself is one of them. 0: as many as there is time
+    for, from 9 to 17."""
     span: float = 0.1
     """How far the near plane reaches, in units of each filter's norm."""
     local_epochs: int = 3
     images: int = 0
-    """Per site; 0: as many as there is time for, from 8 to 256, by the size of the network."""
+    """Per site; 0: as many as there is time for, from 8 to 128."""
     directions: int = 20
     """Random directions over which the sharpness is a mean."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         checks = {
-            "points": (self.points >= 5 and self.points % 2 == 1, "an odd number from 5"),
+            "points": (self.points == 0 or (self.points >= 5 and self.points % 2 == 1), "an odd number from 5, or 0"),
             "span": (0 < self.span <= 10, "above 0 and up to 10"),
             "local_epochs": (self.local_epochs >= 2, "2 or more, as a plane needs two steps"),
             "images": (self.images >= 0, "0 (chosen by the network's size) or more"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,8 +25,6 @@ from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
 from harmofl.tasks.losses import Loss
 from harmofl.tasks.task import Task
-
-Watch = Callable[[dict[str, Any]], None]
 
 COMPARED = ("task", "data.", "model.network", "model.features", "model.norm", "training.loss")
 """Settings in which runs that are shown on one scale must agree."""
@@ -143,15 +140,3 @@ def _check_comparable(first_folder: Path, first: Subject, folder: Path, other: S
             f"{first_folder} and {folder} differ in {', '.join(changed)}: "
             "only runs with the same data, network and loss can be shown on one scale"
         )
-
-
-class WorkDone:
-    """Tells the watch how much of the work is done."""
-
-    def __init__(self, phase: str, total: int, watch: Watch) -> None:
-        self._phase, self._done, self._total, self._watch = phase, 0, total, watch
-
-    def step(self, run: str, site: str) -> None:
-        """One more part is done."""
-        self._done += 1
-        self._watch({"phase": self._phase, "done": self._done, "total": self._total, "run": run, "site": site})

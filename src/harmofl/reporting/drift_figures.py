@@ -11,7 +11,6 @@ from harmofl.analysis.measured_terms import RunTerms, Terms
 from harmofl.reporting.figures import (
     INK,
     MUTED,
-    PAPER,
     RULE,
     _line_style,
     _spans_a_decade,
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = ("‖∇F‖²", "σ²", "ε", "Γ\nmeasured", "bound\non Γ")
-WIDTH, GAP = 0.66, 0.14
-"""What the dots of a column fill, and what parts those of two rounds; 1 is the distance of two columns."""
+WIDTH = 0.66
+"""What the dots of a column fill; 1 is the distance of two columns."""
 
 CAPTION = (
     "Left: the drift Γ of each hospital in each round, as recorded. Right: what the paper's bound on it is made of, "
-    "measured afterwards at the models of the rounds marked on the left: the hospitals' squared gradients ‖∇F‖², the "
+    "measured afterwards at the model of the round marked on the left: the hospitals' squared gradients ‖∇F‖², the "
     "variance σ² of their mini-batches' gradients, the largest distance ε between two hospitals' gradients; then the "
     "drift Γ of one further local epoch, with a new optimizer and the full learning rate, and what the bound gives for "
     "as many steps of plain gradient descent: momentum and Adam, which it does not cover, go further. The theorem is "
@@ -53,15 +52,15 @@ def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
         if _spans_a_decade(values):
             _use_log_axis(axes)
     _name_axes(figure, panels)
-    _legend(figure, panels[0, 0], runs)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=10)
     return figure
 
 
 def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for terms in run.measured:
-        axes.axvline(terms.round, color=RULE, linewidth=5, zorder=0)
+    if run.terms.round:
+        axes.axvline(run.terms.round, color=RULE, linewidth=5, zorder=0)
     for site, curve in run.curves.items():
         index, step = sites.index(site), max(1, len(curve) // 4)
         markers = (index * step // len(sites), step)  # side by side, not on top of one another
@@ -73,18 +72,18 @@ def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
 
 
 def _draw_terms(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
-    for place, terms in enumerate(run.measured):
-        shifts = _shifts(place, len(run.measured), len(sites))
-        filled = terms.chosen != "last"
-        for column, values in enumerate(_columns(terms)):
-            if len(values) == 1:
-                _draw_dash(axes, column, shifts, next(iter(values.values())), filled)
-                continue
-            for site, value in values.items():
-                index = sites.index(site)
-                axes.plot([column + shifts[index]], [value], **_dot(index, filled))
+    shifts = np.linspace(-WIDTH / 2, WIDTH / 2, max(2, len(sites))).tolist()
+    for column, values in enumerate(_columns(run.terms)):
+        if len(values) == 1:  # one number for all sites: a dash as wide as their dots would be
+            ends = (column + shifts[0], column + shifts[-1])
+            axes.plot(ends, 2 * [*values.values()], color=INK, linewidth=2.6, solid_capstyle="butt")
+            continue
+        for site, value in values.items():
+            style = _line_style(sites.index(site)) | {"linestyle": "none", "markersize": 5, "markeredgewidth": 0.4}
+            axes.plot([column + shifts[sites.index(site)]], [value], **style)
     axes.grid(axis="x", visible=False)
-    axes.set_title(_rounds(run.measured), fontsize=10, fontweight="normal", color=MUTED, pad=6)
+    where = f"at the selected round, {run.terms.round}" if run.terms.round else "at the selected models"
+    axes.set_title(where, fontsize=10, fontweight="normal", color=MUTED, pad=6)
     axes.set_xticks(range(len(COLUMNS)), COLUMNS)
     axes.set_xlim(-0.5, len(COLUMNS) - 0.5)
     axes.tick_params(axis="x", length=0, labelcolor=INK)
@@ -97,37 +96,7 @@ def _columns(terms: Terms) -> Iterator[Mapping[str, float]]:
 
 
 def _values(run: RunTerms) -> list[float]:
-    return [value for terms in run.measured for values in _columns(terms) for value in values.values()]
-
-
-def _shifts(place: int, rounds: int, num_sites: int) -> list[float]:
-    """Where the sites' dots stand in a column: side by side, one group per measured round."""
-    width = WIDTH / rounds
-    middle = (place - (rounds - 1) / 2) * (width + GAP)
-    return [float(shift) for shift in middle + np.linspace(-width / 2, width / 2, max(2, num_sites))]
-
-
-def _dot(index: int, filled: bool) -> dict[str, Any]:
-    style = _line_style(index) | {"linestyle": "none", "markersize": 5}
-    if filled:
-        return style | {"markeredgewidth": 0.4}
-    return style | {
-        "markerfacecolor": PAPER,
-        "markeredgecolor": style["color"],
-        "markeredgewidth": 1.1,
-        "markersize": 4.5,
-    }
-
-
-def _draw_dash(axes: Axes, column: int, shifts: Sequence[float], value: float, filled: bool) -> None:
-    """One number for all sites is a dash as wide as their dots would be."""
-    ends = (column + shifts[0], column + shifts[-1])
-    axes.plot(ends, (value, value), color=INK, linewidth=2.6 if filled else 1.2, solid_capstyle="butt")
-
-
-def _rounds(measured: Sequence[Terms]) -> str:
-    found = [f"round {terms.round} ({terms.chosen})" for terms in measured]
-    return "at " + ", ".join(found)
+    return [value for values in _columns(run.terms) for value in values.values()]
 
 
 def _name_axes(figure: Figure, panels: Any) -> None:
@@ -137,14 +106,3 @@ def _name_axes(figure: Figure, panels: Any) -> None:
         for axes in column:
             axes.set_ylabel(f"{words}{scale}", fontsize=10)
     figure.suptitle("Drift, and what the bound on it is made of", fontsize=12.5, fontweight="bold")
-
-
-def _legend(figure: Figure, axes: Axes, runs: Sequence[RunTerms]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles, labels = axes.get_legend_handles_labels()
-    if any(len(run.measured) > 1 for run in runs):
-        plain: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 6, "color": MUTED}
-        handles += [Line2D([], [], **plain), Line2D([], [], **plain, markerfacecolor=PAPER, markeredgewidth=1.2)]
-        labels += ["at the selected round", "at the last round"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10)

@@ -5,6 +5,7 @@ Runs stand side by side on one scale. Colours go from dark to light as the loss 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,7 +191,8 @@ def _colour_bar(figure: Figure, shown: Any, panels: Any, scale: Scale, landscape
 
 
 def _loss_words(landscape: Landscape, scale: Scale) -> str:
-    return f"{landscape.loss_name} on training images" + (", log scale" if scale.is_log else "")
+    words = f"{landscape.loss_name} on training images" + (", log scale" if scale.is_log else "")
+    return textwrap.fill(words, width=12 + 16 * len(landscape.runs), break_on_hyphens=False)  # a row is not very high
 
 
 def _ticks(scale: Scale) -> list[float]:
