@@ -284,6 +284,7 @@ def test_the_results_page_shows_every_experiment_in_its_order() -> None:
         "ablation-nuclei-tiles",
         "table-histology",
         "band-nuclei-tiles",
+        "band-histology",
         "norm-nuclei-tiles",
         "table-nuclei",
         "table-prostate",
