@@ -170,7 +170,7 @@ class Study:
     def _attack(self, name: str, case: Case, way: Way) -> Record:
         self._tell(f"gradient inversion: {name} network, {case.name}, {way.name}")
         harmonizer = self._shared_amplitude() if way.harmonized else Harmonizer()
-        network = Harmonized(harmonizer, self.subject.networks[name]).eval()
+        network = nn.Sequential(harmonizer, self.subject.networks[name]).eval()
         loss: Loss = self.subject.task.loss(self.subject.settings)
         update = update_of(network, loss, case.training)
         search = search_for(name, self.plan)
@@ -270,20 +270,6 @@ class Study:
         """Images that are averaged, and others; a larger average holds the smaller ones of the same draw."""
         order = torch.randperm(len(self.images), generator=self._generator("draw", number))
         return order[:count], order[count : count + self.plan.others]
-
-
-class Harmonized(nn.Module):
-    """A network, or the control, behind a harmonizer."""
-
-    def __init__(self, harmonizer: Harmonizer, network: nn.Module) -> None:
-        super().__init__()
-        self.harmonizer = harmonizer
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return logits."""
-        logits: Tensor = self.network(self.harmonizer(images))
-        return logits
 
 
 def search_for(network: str, plan: Plan) -> Search:
