@@ -286,6 +286,7 @@ def test_the_results_page_shows_every_experiment_in_its_order() -> None:
         "band-nuclei-tiles",
         "band-histology",
         "norm-nuclei-tiles",
+        "norm-histology",
         "table-nuclei",
         "table-prostate",
         "figure-radius",
