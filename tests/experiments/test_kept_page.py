@@ -283,6 +283,7 @@ def test_the_results_page_shows_every_experiment_in_its_order() -> None:
         "table-nuclei-tiles",
         "ablation-nuclei-tiles",
         "table-histology",
+        "ablation-histology",
         "band-nuclei-tiles",
         "band-histology",
         "norm-nuclei-tiles",
