@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import threading
 import zipfile
 from importlib import import_module
 from importlib.metadata import version
@@ -107,3 +108,27 @@ def test_a_sites_key_is_an_elliptic_curves() -> None:
     assert b"PUBLIC KEY" in runtime.node_key(public(ec.generate_private_key(ec.SECP384R1())))
     with pytest.raises(ValueError, match="elliptic"):
         runtime.node_key(public(ed25519.Ed25519PrivateKey.generate()))
+
+
+class SlowClient:
+    """A client whose heartbeat is still being tried when it is closed."""
+
+    def __init__(self) -> None:
+        self.asked, self.closed = threading.Event(), threading.Event()
+
+    def SendTaskHeartbeat(self, request: object) -> None:  # noqa: N802
+        self.asked.set()
+        self.closed.wait(10)
+        raise RuntimeError("Cannot send a request, as the client has been closed.")
+
+
+def test_a_heartbeat_that_outlasts_its_client_ends_in_silence() -> None:
+    """An exception in the thread would be an error of this test."""
+    before = set(threading.enumerate())
+    client = SlowClient()
+    with runtime.beating(client, seconds=0.01):  # type: ignore[arg-type]
+        assert client.asked.wait(10)
+        (thread,) = set(threading.enumerate()) - before
+    client.closed.set()
+    thread.join(10)
+    assert not thread.is_alive()

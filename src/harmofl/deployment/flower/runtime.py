@@ -274,8 +274,13 @@ def beating(client: RuntimeHttpClient, seconds: float = 8.0) -> Iterator[None]:
 
     def beat() -> None:
         while not ended.wait(seconds):
-            with contextlib.suppress(*TROUBLE):
+            try:
                 client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            except TROUBLE:
+                continue
+            except RuntimeError:
+                if not ended.is_set():  # else: the client was closed while a beat waited for a server that is gone
+                    raise
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
