@@ -1,5 +1,6 @@
 """Landscapes of tiny runs: what is found, what is kept, and what is refused."""
 
+import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from harmofl.analysis.landscape import grid_axis, in_time, landscape
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
 from harmofl.analysis.results import Landscape, Options
-from harmofl.analysis.subjects import open_runs
+from harmofl.analysis.subjects import labels_of, open_runs
 from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.states import snapshot
@@ -257,3 +258,11 @@ def test_several_runs_share_the_time(runs: dict[str, Path], monkeypatch: pytest.
     assert in_time(2 * subjects, Options()).images == 50
     assert in_time(subjects, Options(points=5)).images > 100
     assert in_time(subjects, Options(images=12)) == Options(points=17, images=12)
+
+
+def test_runs_of_one_method_are_told_apart_by_their_paths(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["harmofl"], tmp_path / "copies" / "both" / "seed-0")
+    shutil.copytree(runs["amplitude"], tmp_path / "copies" / "amplitude" / "seed-0")
+    folders = [tmp_path / "copies" / name / "seed-0" for name in ("both", "amplitude")]
+    assert labels_of([runs["fedavg"], *folders]) == ["FedAvg", "HarmoFL (both)", "HarmoFL (amplitude)"]
+    assert labels_of([runs["harmofl"], runs["amplitude"]]) == ["HarmoFL (harmofl)", "HarmoFL (amplitude)"]

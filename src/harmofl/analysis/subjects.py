@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,13 +84,22 @@ def open_runs(folders: Sequence[Path], device: str) -> list[Subject]:
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:
-    """The methods' names; runs of one method also carry the name of their folder."""
+    """The methods' names; runs of one method also carry the part of their path that tells them apart."""
     titles = [read_run(folder).title for folder in folders]
-    shared = {title for title, count in Counter(titles).items() if count > 1}
-    return [
-        f"{title} ({folder.resolve().name})" if title in shared else title
-        for folder, title in zip(folders, titles, strict=True)
-    ]
+    labels = []
+    for folder, title in zip(folders, titles, strict=True):
+        alike = [other for other, name in zip(folders, titles, strict=True) if name == title]
+        labels.append(f"{title} ({_telling_part(folder, alike)})" if len(alike) > 1 else title)
+    return labels
+
+
+def _telling_part(folder: Path, alike: Sequence[Path]) -> str:
+    """The last part of the path in which no two are the same: `amplitude` of `amplitude/seed-0`, `both/seed-0`."""
+    ways = [other.resolve().parts[::-1] for other in alike]
+    for place, part in enumerate(folder.resolve().parts[::-1]):
+        if len({way[place] for way in ways if place < len(way)}) == len(ways):
+            return part
+    return str(folder)
 
 
 def fingerprint(folder: Path) -> str:
