@@ -16,7 +16,7 @@ from harmofl import __version__
 from harmofl.analysis.results import Landscape, Options, View
 from harmofl.files import write_whole
 
-FORMAT = 1
+FORMAT = 2
 
 
 def key_of(fingerprints: Sequence[str], labels: Sequence[str], options: Options) -> str:

@@ -48,7 +48,7 @@ def run_experiment(
         if experiment.plan.shows == "samples":
             return _draw_samples(experiment, out, watch)
         results = gather(experiment, out, store)
-        if results.missing:  # before any process: what is wrong with the data is wrong for all, and decoded once
+        if results.missing:  # before any process: wrong data are wrong for all cells, and are decoded once
             settled(results.missing[0].settings, watch)
         try:
             _keep_finished(results, out, store)
