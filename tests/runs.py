@@ -15,6 +15,8 @@ import torch
 from safetensors import safe_open
 
 import harmofl
+from harmofl.analysis.drift_terms import SiteGradient, gradient_at
+from harmofl.analysis.subjects import open_runs
 from harmofl.devices import threads
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
@@ -210,3 +212,10 @@ def serve(
 
 def altered(reply: Reply, **values: Any) -> Reply:
     return replace(reply, **values)
+
+
+def gradients_of(run: Path) -> dict[str, SiteGradient]:
+    """Every site's gradient at the final model of a finished run."""
+    (subject,) = open_runs([run], "cpu")
+    with threads(1):
+        return {site.name: gradient_at(subject, site, seed=0) for site in subject.load_sites()}

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from harmofl.console import LiveBars, PlainLines, display, how_to_resume, interruptible, together
+from harmofl.console import WIDE, LiveBars, PlainLines, console, display, how_to_resume, interruptible, together
 
 START = {"phase": "start", "rounds": 4, "done": 1, "sites": ["A", "B"], "task": "nuclei", "title": "HarmoFL"}
 TRAINED = {"phase": "train", "round": 2, "site": "A", "loss": 0.7}
@@ -100,3 +100,10 @@ def test_an_interrupt_before_anything_was_written_promises_nothing(
     with pytest.raises(KeyboardInterrupt), interruptible(lambda: how_to_resume(tmp_path / "run")):
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "\nharmofl: stopped; nothing was written yet\n"
+
+
+def test_a_pipe_is_as_wide_as_tables_need_unless_someone_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console().width == WIDE
+    monkeypatch.setenv("COLUMNS", "90")
+    assert console().width == 90

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from harmofl.analysis.drift_terms import (
     bound,
     gradient_distances,
-    measure_gradients,
     site_gradient,
 )
 from harmofl.analysis.landscape import landscape
@@ -19,7 +18,7 @@ from harmofl.analysis.measured_terms import read_terms
 from harmofl.federation.records import RunFolder
 from harmofl.models.network import build_network
 from harmofl.states import snapshot
-from runs import SITES, equal, records, train
+from runs import SITES, equal, gradients_of, records, train
 
 
 def model() -> nn.Linear:
@@ -105,7 +104,7 @@ def test_the_terms_of_a_run_stand_beside_its_recorded_drift(runs: dict[str, Path
         for record in records(runs["fedavg"])
         if (record["round"], record["site"], record["phase"]) == (2, SITES[1], "train")
     )
-    gradients = measure_gradients(runs["fedavg"])
+    gradients = gradients_of(runs["fedavg"])
     terms = found[1].terms
     assert terms.round == RunFolder(runs["fedavg"]).read_summary()["best_round"]
     assert terms.squared_gradients == {name: each.squared_norm for name, each in gradients.items()}

@@ -11,7 +11,6 @@ import torch
 
 import harmofl.analysis.landscape as module
 from harmofl.analysis.directions import flattened
-from harmofl.analysis.drift_terms import measure_gradients
 from harmofl.analysis.landscape import grid_axis, in_time, landscape
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
@@ -21,7 +20,7 @@ from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.states import snapshot
 from harmofl.tasks import find
-from runs import SITES, equal, records, train
+from runs import SITES, equal, gradients_of, records, train
 
 TINY: dict[str, Any] = {"points": 5, "local_epochs": 2, "images": 8, "directions": 2}
 SOME = SITES[:3]
@@ -184,7 +183,7 @@ def test_runs_are_left_as_they_were(alone: Alone) -> None:
 
 
 def test_gradients_of_a_run_are_those_of_its_landscape(alone: Alone, runs: dict[str, Path]) -> None:
-    gradients = measure_gradients(runs["fedavg"])
+    gradients = gradients_of(runs["fedavg"])
     assert list(gradients) == SOME
     assert [each.squared_norm for each in gradients.values()] == alone.result.squared_gradients[0].tolist()
 

@@ -21,9 +21,8 @@ from harmofl.analysis.directions import flattened
 from harmofl.analysis.losses import Batch, as_in_training
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape
-from harmofl.analysis.subjects import Subject, open_runs
+from harmofl.analysis.subjects import Subject
 from harmofl.data.images import Site
-from harmofl.devices import threads
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.tasks.losses import Loss
 
@@ -60,13 +59,6 @@ def gradient_at(subject: Subject, site: Site, seed: int) -> SiteGradient:
     """A site's gradient at a run's final model, on all its training images."""
     batches = subject.batches(site, len(site.train), seed)
     return site_gradient(subject.models[site.name].network, batches, subject.loss)
-
-
-def measure_gradients(run: Path, seed: int = 0, device: str = "auto") -> dict[str, SiteGradient]:
-    """Every site's gradient at the final model of a finished run."""
-    (subject,) = open_runs([run], device)
-    with threads(1):
-        return {site.name: gradient_at(subject, site, seed) for site in subject.load_sites()}
 
 
 def gradient_distances(gradients: Sequence[SiteGradient]) -> Tensor:
