@@ -1,14 +1,11 @@
 """Flower's processes as children: environment, secrets, last words."""
 
-import os
-import signal
-import threading
 from pathlib import Path
 
 import pytest
 
 from harmofl.deployment.flower import addresses, children
-from harmofl.deployment.flower.children import Child, Pauses, environment, stoppable
+from harmofl.deployment.flower.children import Child, environment
 from harmofl.deployment.kits import Federation, ServerKit
 from harmofl.errors import RunError, UsageError
 
@@ -26,12 +23,6 @@ def test_flower_tells_nobody_anything(tmp_path: Path, monkeypatch: pytest.Monkey
     assert values["NO_PROXY"] == "intranet,127.0.0.1,localhost,::1"
 
 
-def test_pauses_grow_and_begin_anew_after_a_success() -> None:
-    pauses = Pauses()
-    assert [pauses.next(lasted=1) for _ in range(7)] == [1, 2, 4, 8, 16, 30, 30]
-    assert [pauses.next(lasted=100), pauses.next(lasted=1)] == [1, 2]
-
-
 def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "PACKAGE", "harmofl.deployment.no_such_package")
     heard: list[str] = []
@@ -42,18 +33,6 @@ def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     child.stop()
     assert heard
     assert "no_such_package" in (tmp_path / "superlink.log").read_text()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_a_block_in_good_order(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    reached = False
-    with stoppable():
-        os.kill(os.getpid(), number)
-        threading.Event().wait(5)
-        reached = True
-    assert not reached
-    assert signal.getsignal(number) is before
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

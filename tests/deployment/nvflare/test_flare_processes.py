@@ -15,8 +15,9 @@ pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 PARENT = """
 import sys
 from pathlib import Path
+import harmofl.deployment.processes
 from harmofl.deployment.nvflare import processes
-processes.FIRST_PAUSE = 0.05
+harmofl.deployment.processes.SHORTEST_PAUSE = 0.05
 kit = Path(sys.argv[1])
 processes.command = lambda kit, client: [sys.executable, "-c", (kit / "child.py").read_text()]
 processes.keep_running(kit)

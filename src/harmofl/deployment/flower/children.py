@@ -1,27 +1,25 @@
-"""Flower's own processes, as children: logged, watched, started again when they end, and never left behind."""
+"""Flower's own processes, as children: logged, watched, and never left behind."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-logger = logging.getLogger(__name__)
+from harmofl.deployment.processes import end
 
 PACKAGE = __package__
 LARGEST_LOG = 5_000_000
-SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 LOOPBACK = "127.0.0.1,localhost,::1"
 
@@ -98,48 +96,5 @@ class Child:
 
     def stop(self, patience: float = 12.0) -> None:
         """End it, in good order if it lets us."""
-        self.process.terminate()
-        try:
-            self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process, patience)
         self._reader.join(timeout=1)
-
-
-class Stop(BaseException):
-    """We were asked to end: not an error, and nothing that an `except Exception` may hold up."""
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the block in good order; a second one changes nothing."""
-    asked = threading.Event()
-
-    def stop(number: int, frame: object) -> None:
-        if not asked.is_set():
-            asked.set()
-            raise Stop
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    except Stop:
-        logger.info("stopped")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class Pauses:
-    """How long to wait before the next attempt: longer each time, from the beginning again after a success."""
-
-    def __init__(self) -> None:
-        self._next = SHORTEST_PAUSE
-
-    def next(self, lasted: float) -> float:
-        """After an attempt that lasted so many seconds."""
-        if lasted > LONGEST_PAUSE:
-            self._next = SHORTEST_PAUSE
-        pause, self._next = self._next, min(self._next * 2, LONGEST_PAUSE)
-        return pause

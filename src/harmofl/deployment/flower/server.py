@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 
 from harmofl.deployment.flower import addresses, runtime
-from harmofl.deployment.flower.children import Child, Pauses, settle_in, stoppable
+from harmofl.deployment.flower.children import Child, settle_in
 from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.processes import Pauses, stoppable
 from harmofl.errors import RunError, UsageError
 from harmofl.files import PRIVATE, write_whole
 

@@ -10,8 +10,9 @@ import time
 import httpx
 
 from harmofl.deployment.flower import addresses, runtime
-from harmofl.deployment.flower.children import Child, Pauses, free_port, settle_in, stoppable
+from harmofl.deployment.flower.children import Child, free_port, settle_in
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.processes import Pauses, stoppable
 from harmofl.files import PRIVATE, write_whole
 
 logger = logging.getLogger(__name__)
