@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.images import ImageSet, Site, seed_of
-from harmofl.devices import CHANNELS_LAST, choose_device, to_device
+from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -78,6 +78,8 @@ class Client:
         self.model_folder = model_folder
         self.tell = tell
         self.device = choose_device(settings.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.shared = method.shares(model.network)
         self.keeps_model = keeps_model or keeps_a_part(model, self.shared)
         self._inputs = TrainingInputs(site.train, settings.training, self.device)
