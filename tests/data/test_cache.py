@@ -186,6 +186,15 @@ def test_the_cache_is_for_its_owners_eyes_only(tmp_path: Path) -> None:
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
 
 
+def test_what_lies_in_a_folder_that_was_there_before_is_for_its_owners_eyes_only_too(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "decoded").mkdir(mode=0o755)
+    Cache(tmp_path).claim()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"decoded": 0o700, "fingerprints": 0o700, "listings": 0o700}
+    assert tmp_path.stat().st_mode & 0o777 == 0o755  # other things may lie there
+
+
 def test_the_cache_lies_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_cache() == Path(os.environ["HARMOFL_CACHE"])
     monkeypatch.delenv("HARMOFL_CACHE")

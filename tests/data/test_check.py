@@ -271,6 +271,21 @@ def test_a_patient_on_two_sides(either: Folder) -> None:
     assert either.check(split_by="image").ok
 
 
+def test_patients_of_one_name_on_different_sides_at_different_sites_are_mentioned(either: Folder) -> None:
+    for site, patients in {"north": "pqr", "south": "prq"}.items():
+        for patient, split in zip(patients, ("train", "val", "test"), strict=True):
+            for number in range(12):
+                truth = None if either.kind == "segmentation" else "ab"[number % 2]
+                either.add(site, f"{site}-{patient}-{number}", truth, patient=patient, split=split)
+    problem = only(either.check())
+    assert not problem.fatal
+    assert "q (val of north, test of south); r (test of north, val of south): if one name" in problem.message
+    assert not either.check(split_by="image").problems
+    for row in either.rows:
+        row["patient"] += f" of {row['site']}"
+    assert not either.check().problems
+
+
 def test_a_path_that_leaves_the_folder(either: Folder) -> None:
     either.fill("north", 20)
     outside = either.root.parent / "outside.png"
@@ -440,7 +455,7 @@ def test_json_is_complete(either: Folder) -> None:
     assert [row["split"] for row in told["rows"]] == ["train", "val", "test"]
     assert all(len(row["intensity"]) == 3 and len(row["height"]) == 2 for row in told["rows"])
     assert [problem["file"] for problem in told["problems"]] == ["broken.png"]
-    assert told["problems"][0].keys() == {"file", "message", "fatal"}
+    assert told["problems"][0].keys() == {"file", "message", "fatal", "site"}
 
 
 def test_the_last_line_says_whether_training_would_work(either: Folder) -> None:

@@ -19,10 +19,11 @@ from folders import (
     prostate_folder,
     save_volume,
     segmentation_folder,
+    volume,
     write_manifest,
 )
 from harmofl.data.folder import ImageFolder, stratified
-from harmofl.data.images import LabelledImages
+from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
 from harmofl.tasks import find
@@ -230,6 +231,34 @@ def test_some_sites_take_part_and_one_may_be_held_out(tmp_path: Path) -> None:
         opened("segmentation", folder, sites=["site-9"])
 
 
+def test_what_is_wrong_with_a_site_that_takes_no_part_does_not_matter(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "own", sites=4)
+    (folder / "site-1/p0-0.png").unlink()
+    shutil.rmtree(folder / "site-3")
+    assert "21 problems: manifest.csv line 12: image site-1/p0-0.png" in broken(folder)
+    assert "1 problem: manifest.csv line 12: image" in broken(folder, sites=["site-0", "site-1"])
+    assert "1 problem: manifest.csv line 12: image" in broken(folder, sites=["site-0"], hold_out_site="site-1")
+    opened("segmentation", folder, sites=["site-0", "site-2"]).prepare()
+
+
+def test_what_is_wrong_with_another_site_does_not_matter_in_the_papers_sets(tmp_path: Path) -> None:
+    prostate = prostate_folder(tmp_path / "prostate")
+    (prostate / "HK/Case01.nii.gz").unlink()
+    assert "HK/Case01_Segmentation.nii.gz: belongs to no image" in broken(prostate, "prostate", size=40)
+    opened("prostate", prostate, sites=["BIDMC"], size=40).prepare()
+    nuclei = nuclei_folder(tmp_path / "nuclei")
+    (nuclei / "MoNuSegTestData/TCGA-XX-0003-01Z.xml").unlink()
+    (nuclei / "MoNuSAC_images_and_annotations/TCGA-EV-0001").mkdir(parents=True)
+    (nuclei / "MoNuSAC_images_and_annotations/TCGA-EV-0001/TCGA-EV-0001-01Z.svs").touch()
+    assert "2 problems: " in broken(nuclei, "nuclei")
+    opened("nuclei", nuclei, sites=["TNBC"]).prepare()
+    centers = camelyon17_folder(tmp_path / "camelyon17")
+    next((centers / "patches/patient_020_node_1").iterdir()).unlink()
+    for _ in range(2):  # listed, and from what was kept
+        assert "listed in metadata.csv but not there" in broken(centers, "histology")
+        opened("histology", centers, sites=["center-0"]).prepare()
+
+
 def test_a_limit_draws_the_same_images_every_time(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path)
     first, second = (opened("segmentation", folder, limit=7).whole("site-0") for _ in range(2))
@@ -255,6 +284,64 @@ def test_a_limit_draws_whole_volumes(tmp_path: Path) -> None:
     counts = chosen.groups.unique(return_counts=True)[1].tolist()
     assert set(counts) <= {5, 6}  # every slice of the cases that were drawn
     assert len(opened("prostate", folder, limit=3, size=40).whole("HK").groups.unique()) == 3
+
+
+def volumes_folder(folder: Path, patients: list[str], splits: list[str]) -> Path:
+    """A site of volumes of five slices each."""
+    rows = []
+    for number, (patient, split) in enumerate(zip(patients, splits, strict=True)):
+        pixels, mask = volume((16, 16, 5), number)
+        image, labels = (f"{number:02}{part}.nii" for part in ("", "-mask"))
+        save_volume(folder / image, pixels, np.eye(4))
+        save_volume(folder / labels, mask, np.eye(4))
+        rows.append({"site": "A", "patient": patient, "split": split, "image": image, "mask": labels})
+    return write_manifest(folder, rows)
+
+
+@pytest.mark.parametrize("limit", [1, 15, 22, 30])
+def test_a_limit_draws_volumes_of_as_many_patients_as_it_can(tmp_path: Path, limit: int) -> None:
+    folder = volumes_folder(tmp_path, list("ppppppppqqrs"), [""] * 12)
+    for seed in range(5):
+        images = opened("segmentation", folder, limit=limit, seed=seed, size=16)
+        images.prepare()
+        numbers = images.whole("A").groups.unique(return_counts=True)[1].tolist()
+        assert len(numbers) == min(4, max(3, limit // 5))
+        assert sum(numbers) == 5 * max(3, limit // 5)
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        (["train"] * 9 + ["val", "test", "test"], [{"train"}, {"val"}, {"test"}]),
+        (["train"] * 2 + ["test"] * 10, [{"train"}, {"train"}, {"test"}]),
+        ([""] * 2 + ["val"] * 10, [{""}, {"val"}, {""}]),
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 22])
+def test_a_limit_draws_volumes_of_every_split_that_is_named(
+    tmp_path: Path, splits: list[str], expected: list[set[str]], limit: int
+) -> None:
+    folder = volumes_folder(tmp_path, [f"p{number}" for number in range(12)], splits)
+    for seed in range(5):
+        images = opened("segmentation", folder, limit=limit, seed=seed, size=16)
+        images.prepare()
+        assert [{splits[number] for number in part.groups.tolist()} for part in images.parts("A")] == expected
+
+
+def test_a_limit_draws_volumes_as_chance_has_them_where_each_is_a_patient(tmp_path: Path) -> None:
+    folder = volumes_folder(tmp_path, [f"p{number}" for number in range(12)], [""] * 12)
+    for limit, count in ((1, 3), (22, 4)):
+        images = opened("segmentation", folder, limit=limit, size=16).whole("A")
+        generator = torch.Generator().manual_seed(seed_of(0, "A", "limit"))
+        expected = torch.randperm(12, generator=generator)[:count]
+        assert images.groups.unique().tolist() == expected.sort().values.tolist()
+
+
+def test_a_volume_that_follows_its_patient_does_so_under_a_limit(tmp_path: Path) -> None:
+    folder = volumes_folder(tmp_path, list("pppppppqrs"), ["test"] + [""] * 9)
+    for seed in range(5):
+        _, _, test = opened("segmentation", folder, limit=20, seed=seed, size=16).parts("A")
+        assert test.groups.unique().tolist() == [0]
 
 
 def test_stratified_draws_keep_the_classes_in_proportion() -> None:
@@ -307,6 +394,14 @@ def test_a_second_start_decodes_nothing_and_a_changed_file_its_site_only(tmp_pat
     assert decoded_sites(folder, **{"data.size": 16}) == ["site-0", "site-1"]
     picture(folder / "site-1/p0-0.png", blob(40, 99)[0])
     assert decoded_sites(folder) == ["site-1"]
+
+
+def test_a_kept_listing_is_for_its_owners_eyes_only_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o755)
+    images = opened("histology", camelyon17_folder(tmp_path / "data"), cache=str(tmp_path / "cache"))
+    assert list((tmp_path / "cache" / "listings").rglob("*.jsonl"))
+    images.prepare()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "cache").iterdir())
 
 
 def test_images_stay_on_disk_until_they_are_asked_for(tmp_path: Path) -> None:

@@ -460,6 +460,29 @@ def test_classes_are_written_as_a_table_in_the_order_of_the_images(tmp_path: Pat
     assert [bool(outcome.error) for outcome in outcomes] == [False, False, True, False]
 
 
+def test_a_name_that_is_no_text_costs_no_row(tmp_path: Path) -> None:
+    folder = written(tmp_path / "model", "classification")
+    (tmp_path / "in").mkdir()
+    name = os.fsdecode(b"M\xfcller, A.png")
+    for each in ("a.png", name, "Müller.png"):
+        picture(tmp_path / "in" / each)
+    told: list[dict[str, Any]] = []
+    outcomes = predict(folder, [tmp_path / "in"], tmp_path / "out", watch=told.append)
+    assert not any(outcome.error for outcome in outcomes)
+    assert all(record["image"].isprintable() for record in told)
+    rows = rows_of(tmp_path / "out" / "predictions.csv")
+    assert {Path(row["image"]).name for row in rows} == {"a.png", "Müller.png", r"M\udcfcller, A.png"}
+    assert all(row["class"] for row in rows)
+
+
+def test_a_mask_and_an_overlay_have_a_name_that_is_no_text(tmp_path: Path, using: Using) -> None:
+    using(Brightness(), **GREY)
+    volume(tmp_path / os.fsdecode(b"M\xfcller.nii"))
+    (outcome,) = predict(tmp_path, [tmp_path / os.fsdecode(b"M\xfcller.nii")], tmp_path / "out", overlay=True)
+    assert outcome.error == ""
+    assert sorted(os.listdir(os.fsencode(tmp_path / "out"))) == [b"M\xfcller_mask.nii.gz", b"M\xfcller_overlay.png"]
+
+
 class Levels(nn.Module):
     """A class's probability is the image's mean."""
 

@@ -40,6 +40,12 @@ ABANDONED_AFTER = 24 * 3600
 THREADS = max(2, min(8, os.cpu_count() or 2))
 """Decoders spend their time outside of Python's lock, or waiting for the disk."""
 
+PRIVATE_FOLDER = 0o700
+"""The mode of a folder that only its owner may enter."""
+
+FOLDERS = ("decoded", "fingerprints", "listings")
+"""What the cache folder holds."""
+
 MOST_AHEAD = 2**29
 """Bytes of images, as far as they can be told beforehand, that are decoded before they are needed."""
 
@@ -120,7 +126,6 @@ class Cache:
         half_made = self.folder / "decoded"
         try:
             self.claim()
-            half_made.mkdir(exist_ok=True)
             self._remove_abandoned(half_made)
             with tempfile.TemporaryDirectory(dir=half_made, suffix=PART, ignore_cleanup_errors=True) as temporary:
                 _write_entry(Path(temporary) / "entry", decoded)
@@ -137,8 +142,16 @@ class Cache:
         return entry
 
     def claim(self) -> None:
-        """Make the folder, for its owner's eyes only: it holds what the images hold."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Make the folders, for their owner's eyes only: they hold what the images hold.
+
+        A cache folder that was there already stays as it is, as other things may lie in it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+        for name in FOLDERS:
+            folder = self.folder / name
+            folder.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
+            with suppress(PermissionError):  # it is someone else's
+                folder.chmod(PRIVATE_FOLDER)
 
     def _place(self, key: str) -> Path:
         return self.folder / "decoded" / key[:2] / key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harmofl.data.cache import Entry
 from harmofl.data.classes import Classes
-from harmofl.data.folder import ImageFolder, Watch, patients_on_two_sides, silent
+from harmofl.data.folder import SHOWN, ImageFolder, Watch, patients_on_two_sides, silent
 from harmofl.data.images import ImageSet, StoredImages
 from harmofl.data.samples import SPLITS, Problem, Sample
 from harmofl.errors import UsageError
@@ -124,7 +124,7 @@ def to_json(check: Check) -> dict[str, Any]:
     images: how many take part in training, validation and test
     rows: per site and split (train, val, test, unassigned or held out) an object with the fields of `Row`;
           a pair is [smallest, largest], intensity is [minimum, mean, maximum], and null means not applicable
-    problems: objects with file (may be empty), message and fatal
+    problems: objects with file (may be empty), message, fatal, and site (empty where the layout does not tell it)
     """
     plain: dict[str, Any] = _with_lists({"ok": check.ok, "images": check.images} | asdict(check))
     return plain
@@ -275,7 +275,28 @@ def _remarks(folder: ImageFolder, sites: Mapping[str, _Site]) -> Iterator[Proble
         if site.entry is not None:
             yield from _about_files(site.entry, site.samples)
             yield from _about_site(site.name, site.entry, site.planes)
+    if folder.data.split_by == "patient":
+        yield from _named_alike(sites.values())
     yield from _duplicates(folder, sites)
+
+
+def _named_alike(sites: Iterable[_Site]) -> Iterator[Problem]:
+    """Patients of the same name whom different sites have on different sides: by chance, or one person."""
+    places: dict[str, dict[str, str]] = {}
+    for site in sites:
+        for sample, split in zip(site.samples, site.split_of_samples(), strict=True):
+            if sample.patient and split not in ("", UNASSIGNED):
+                places.setdefault(sample.patient, {})[site.name] = split
+    torn = {patient: found for patient, found in places.items() if len(set(found.values())) > 1}
+    if torn:
+        named = [
+            f"{patient} ({', '.join(f'{split} of {site}' for site, split in found.items())})"
+            for patient, found in list(torn.items())[:SHOWN]
+        ]
+        more = f" and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
+        advice = "if one name is one person, scores on images of people who were trained on say little"
+        message = f"patients of the same name are on different sides at different sites: {'; '.join(named)}{more}"
+        yield Problem("", f"{message}: {advice}", fatal=False)
 
 
 def _about_files(entry: Entry, samples: Sequence[Sample]) -> Iterator[Problem]:

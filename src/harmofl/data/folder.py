@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,22 +15,29 @@ from torch import Tensor
 
 from harmofl.data.cache import Cache, Decoded, Entry, default_cache, digest, in_threads
 from harmofl.data.classes import Classes
-from harmofl.data.images import ImageSet, Parts, StoredImages, following_their_group, seed_of, split
+from harmofl.data.images import (
+    ImageSet,
+    Parts,
+    StoredImages,
+    following_their_group,
+    most_needed_first,
+    seed_of,
+    split,
+)
 from harmofl.data.preparation import Fit, in_unit_range
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.data.scans import Scan, UnreadableError
 from harmofl.errors import UsageError, unknown_name
 from harmofl.settings import DataSettings
 
-VERSION = 2
+VERSION = 3
 """Of what decoding does; another number makes every entry of the cache anew."""
 
 MOST_MASK_VALUES = 256
-FEWEST_VOLUMES = 3
 UNPACKED = 12
 """How many times larger an image is in memory than in its file, roughly."""
 SHOWN = 5
-"""Problems in the message of a refused training."""
+"""Problems, labels or patients that a message names."""
 
 Watch = Callable[[dict[str, Any]], None]
 Kind = Literal["classification", "segmentation"]
@@ -60,8 +68,10 @@ class ImageFolder:
         self.watch = watch
         self.fixed_classes = tuple(fixed_classes)
         self._limited_sites = limited
+        with suppress(OSError):  # which matters only once something must be written
+            self.cache.claim()
         listing = layout(self.folder, self.cache.folder / "listings" / digest(str(self.folder.resolve()), kind))
-        self.problems: list[Problem] = list(listing.problems)
+        self.problems = [problem for problem in listing.problems if not problem.site or self._counts(problem.site)]
         self.samples = self._by_site(listing.samples)
         self._listed = {site: len(samples) for site, samples in self.samples.items()}
         self._entries: dict[str, Entry | None] = {}
@@ -79,9 +89,11 @@ class ImageFolder:
         for site in [*(wanted or ()), *([held_out] if held_out else ())]:
             if site not in found:
                 raise unknown_name("site", site, found)
-        if wanted:
-            found = {site: found[site] for site in found if site in wanted or site == held_out}
-        return {site: self._limited(site, found[site]) for site in sorted(found)}
+        return {site: self._limited(site, found[site]) for site in sorted(found) if self._counts(site)}
+
+    def _counts(self, site: str) -> bool:
+        """Whether a site is looked at, to train on or to be held out."""
+        return not self.data.sites or site in self.data.sites or site == self.data.hold_out_site
 
     def _limited(self, site: str, samples: list[Sample]) -> list[Sample]:
         """In classification a sample is one image, so that what the limit leaves out need not be decoded."""
@@ -366,7 +378,7 @@ class ImageFolder:
     def named(self, site: str, part: str) -> ImageSet | None:
         """The part of a site's images that the data itself assigns to train, val or test, if there is one."""
         images, given = self.units(site)
-        places = torch.from_numpy(following_their_group(np.array(given), images.groups) == part).nonzero().flatten()
+        places = torch.from_numpy(np.array(given) == part).nonzero().flatten()
         return images.at(places) if len(places) and part != "train" else None
 
     def whole(self, site: str) -> ImageSet:
@@ -387,7 +399,7 @@ class ImageFolder:
         else:
             classes_of = torch.tensor(self.classes.table(up_to=int(max(map(max, entry.values)))), dtype=torch.int64)
         rows = torch.from_numpy(with_neighbours(entry, planes, self.data.neighbours))
-        given = [samples[number].split for number in of_sample.tolist()]
+        given = self._given(samples)[entry.sample[planes]].tolist()
         return StoredImages(entry.planes, entry.masks, rows, classes_of, groups), given
 
     def _chosen_planes(self, site: str, entry: Entry) -> Planes:
@@ -405,10 +417,13 @@ class ImageFolder:
         return chosen
 
     def _some_volumes(self, site: str, entry: Entry, planes: Planes, limit: int) -> Planes:
-        """The slices of volumes drawn at random, as many as stay within the limit, but three at least."""
-        order = drawn(len(entry.tiles), len(entry.tiles), self.data.seed, site, in_order=False).numpy()
-        sizes = np.bincount(entry.sample[planes], minlength=len(order))[order]
-        fitting = max(FEWEST_VOLUMES, int((sizes.cumsum() <= limit).sum()))
+        """The slices of volumes drawn at random, as many as stay within the limit, but enough to be split."""
+        samples = self.samples[site]
+        sizes = np.bincount(entry.sample[planes], minlength=len(samples))
+        by_chance = drawn(len(samples), len(samples), self.data.seed, site, in_order=False).tolist()
+        some_left = [volume for volume in by_chance if sizes[volume]]
+        order, needed = most_needed_first(some_left, self._groups(samples), self._given(samples).tolist())
+        fitting = max(needed, int((sizes[order].cumsum() <= limit).sum()))
         return planes[np.isin(entry.sample[planes], order[:fitting])]
 
     def _foreground_slices(self, entry: Entry) -> np.ndarray[Any, Any]:
@@ -425,6 +440,10 @@ class ImageFolder:
         names = [s.patient if by_patient and s.patient else f"\0{number}" for number, s in enumerate(samples)]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return [numbers[name] for name in names]
+
+    def _given(self, samples: Sequence[Sample]) -> np.ndarray[Any, Any]:
+        """The part that the data assigns each sample to, by its patient if not by itself."""
+        return following_their_group(np.array([s.split for s in samples]), torch.tensor(self._groups(samples)))
 
 
 def patients_on_two_sides(samples: Sequence[Sample]) -> Iterator[Problem]:

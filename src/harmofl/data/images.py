@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -255,6 +256,25 @@ def following_their_group(said: NDArray[np.str_], groups: Tensor) -> NDArray[np.
         theirs = torch.isin(groups, groups[torch.from_numpy(said == part)]).numpy()
         said = np.where((said == "") & theirs, part, said)
     return said
+
+
+def most_needed_first(order: Sequence[int], groups: Sequence[int], given: Sequence[str]) -> tuple[list[int], int]:
+    """Cases in an order whose beginnings can be split if all can, and how many cases such a beginning has at least.
+
+    First come one case each for the test and val that the data names, and so many to train on and to draw the others
+    from that there are three, each of another patient. Then all other patients, then their second cases, and so on.
+    """
+    times: Counter[int] = Counter()
+    turn = {}
+    for case in order:
+        turn[case] = times[groups[case]]
+        times[groups[case]] += 1
+    in_turn = sorted(order, key=turn.__getitem__)
+    part_of = {case: given[case] if given[case] in SPLITS[1:] else "train" for case in order}
+    wanted = {part: 1 for part in SPLITS[1:] if part in part_of.values()}
+    wanted["train"] = len(SPLITS) - len(wanted)
+    first = [case for part, count in wanted.items() for case in [c for c in in_turn if part_of[c] == part][:count]]
+    return sorted(in_turn, key=lambda case: case not in first), len(first)
 
 
 def _too_few(site: str, count: int, by: str, lacking: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SPLITS = ("train", "val", "test")
@@ -39,9 +40,16 @@ class Problem:
     file: str
     message: str
     fatal: bool = True
+    site: str = field(default="", compare=False)
+    """Whose file it is, where the layout can tell; without that site, the problem does not count."""
 
     def __str__(self) -> str:
         return f"{self.file}: {self.message}" if self.file else self.message
+
+
+def of_site(site: str, problems: Iterable[Problem]) -> list[Problem]:
+    """The same problems, as those of one site."""
+    return [replace(problem, site=site) for problem in problems]
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _coloured_png(mask: Mask, values: Sequence[int]) -> bytes:
 
 
 def write_table(path: Path, rows: Sequence[Sequence[object]]) -> None:
-    """Write a CSV file."""
+    """Write a CSV file, in UTF-8 whatever the bytes of a file's name: those that are not are written as \\udcXX."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(rows)
-    write_whole(path, buffer.getvalue())
+    write_whole(path, buffer.getvalue().encode(errors="backslashreplace"))

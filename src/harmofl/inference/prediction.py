@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from harmofl.data.folder import Watch, silent
 from harmofl.data.formats import read_scan
 from harmofl.data.formats.segmentations import NO_EXTRA
+from harmofl.data.layouts.tree import printable
 from harmofl.data.preparation import in_unit_range
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.devices import CHANNELS_LAST, choose_device, to_device
@@ -155,7 +156,8 @@ def each_outcome(network: Computation, work: Work, inputs: Sequence[Input], watc
 
     def note(number: int, outcome: Outcome) -> None:
         outcomes[number] = outcome
-        watch({"phase": "predict", "done": len(outcomes), "total": len(inputs), "image": outcome.image})
+        shown = printable(outcome.image)  # not every terminal takes a name that is no text
+        watch({"phase": "predict", "done": len(outcomes), "total": len(inputs), "image": shown})
 
     def cases() -> Iterator[Case]:
         for number, image in enumerate(inputs):

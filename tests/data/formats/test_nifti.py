@@ -12,7 +12,7 @@ import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harmofl.data.formats import guards, mask_notes, read_mask, read_scan, write_mask
+from harmofl.data.formats import guards, mask_notes, nifti, read_mask, read_scan, write_mask
 from harmofl.data.scans import UnreadableError
 
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -40,6 +40,19 @@ def test_pixels_are_slice_channel_row_column(tmp_path: Path, name: str) -> None:
     assert scan.pixels[3, 0, 2, 1] == VOLUME[1, 2, 3]
     assert scan.is_volume
     assert scan.geometry.stored_shape == (2, 3, 4)
+
+
+def test_eight_bits_stay_eight_bits_unless_the_header_scales_them(tmp_path: Path) -> None:
+    array = VOLUME.astype(np.uint8)
+    scan = read_scan(saved(tmp_path / "a.nii", array))
+    assert scan.pixels.dtype == np.uint8
+    np.testing.assert_array_equal(scan.pixels[:, 0], array.transpose(2, 1, 0))
+    content = bytearray((tmp_path / "a.nii").read_bytes())
+    content[112:120] = np.array([2.0, -3.0], "<f4").tobytes()  # scl_slope, scl_inter
+    (tmp_path / "a.nii").write_bytes(content)
+    scaled = read_scan(tmp_path / "a.nii").pixels
+    assert scaled.dtype == np.float32
+    np.testing.assert_array_equal(scaled[:, 0], VOLUME.transpose(2, 1, 0) * 2.0 - 3)
 
 
 def test_a_name_may_lie_about_compression(tmp_path: Path) -> None:
@@ -244,6 +257,33 @@ def test_files_that_are_cut_off_anywhere(tmp_path: Path, name: str, part: float)
     reason(path)
 
 
+def test_a_damaged_gzip_never_gives_other_voxels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    noise = rng.integers(0, 99, (16, 16, 8)).astype(np.int16)
+    path = saved(tmp_path / "a.nii.gz", noise)
+    scan, content = read_scan(path), path.read_bytes()
+    refused = 0
+    for place in rng.integers(0, len(content), 100):
+        broken = bytearray(content)
+        broken[place] ^= 1 << rng.integers(0, 8)
+        path.write_bytes(broken)
+        try:
+            np.testing.assert_array_equal(read_scan(path).pixels, scan.pixels)
+        except UnreadableError:
+            refused += 1
+            with pytest.raises(UnreadableError):
+                read_mask(path, scan)
+    assert refused > 90  # all but bits of gzip's header that mean nothing
+
+
+def test_a_few_bytes_may_follow_the_voxels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = nib.Nifti1Image(VOLUME, LPS).to_bytes()
+    (tmp_path / "a.nii.gz").write_bytes(gzip.compress(content + bytes(100)))
+    np.testing.assert_array_equal(read_scan(tmp_path / "a.nii.gz").pixels[:, 0], VOLUME.transpose(2, 1, 0))
+    monkeypatch.setattr(nifti, "AFTER_LIMIT", 99)
+    assert "damaged: more than 99 bytes follow its voxels" in reason(tmp_path / "a.nii.gz")
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_header_that_announces_more_than_there_is(tmp_path: Path, zipped: bool) -> None:
     content = bytearray(nib.Nifti1Image(VOLUME, LPS).to_bytes())
@@ -316,6 +356,16 @@ def test_a_mask_stored_along_other_axes_on_the_same_voxels_is_turned_onto_them(t
     assert "was turned onto it" in mask_notes(flipped, scan)[0]
     swapped = saved(tmp_path / "swapped.nii", np.ascontiguousarray(mask.swapaxes(0, 1)), LPS[:, [1, 0, 2, 3]])
     np.testing.assert_array_equal(read_mask(swapped, scan), plain)
+
+
+def test_a_flat_mask_stored_along_other_axes_is_turned_too(tmp_path: Path) -> None:
+    flat = VOLUME[..., 0]
+    scan = read_scan(saved(tmp_path / "image.nii", flat))
+    flip = np.diag([-1.0, 1, 1, 1])
+    flip[0, 3] = flat.shape[0] - 1
+    flipped = saved(tmp_path / "flipped.nii", np.ascontiguousarray(flat[::-1]), LPS @ flip)
+    np.testing.assert_array_equal(read_mask(flipped, scan), scan.pixels[:, 0])
+    assert "was turned onto it" in mask_notes(flipped, scan)[0]
 
 
 def test_a_mask_whose_affine_lies_elsewhere_stays_voxel_by_voxel(tmp_path: Path) -> None:

@@ -223,6 +223,54 @@ def test_a_jpeg_mask_is_black_and_white_or_refused(tmp_path: Path) -> None:
         read_mask(labels, Scan(np.zeros((1, 1, 40, 40), np.uint8)))
 
 
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_jpeg_of_small_labels_is_refused_and_an_empty_one_is_empty(tmp_path: Path, labels: int) -> None:
+    mask = np.zeros((40, 40), dtype=np.uint8)
+    scan = Scan(np.zeros((1, 1, 40, 40), np.uint8))
+    assert not read_mask(saved(tmp_path / "empty.jpg", Image.fromarray(mask)), scan).any()
+    mask[10:30, 10:30] = labels
+    with pytest.raises(UnreadableError, match=r"cannot hold small labels .*: save masks as PNG"):
+        read_mask(saved(tmp_path / "small.jpg", Image.fromarray(mask)), scan)
+
+
+WHITE = np.full((3, 4), 255, np.uint8)
+DRAWN = 255 * np.eye(3, 4, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", ["m.png", "m.tif"])
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_what_is_fully_transparent_in_a_mask_is_background(tmp_path: Path, name: str, mode: str) -> None:
+    labels, alpha = GREY + 1, np.where(DRAWN > 0, 90, 0).astype(np.uint8)
+    path = saved(tmp_path / name, with_alpha(mode, labels, alpha))
+    np.testing.assert_array_equal(read_mask(path, picture())[0], np.where(DRAWN > 0, labels, 0))
+    path = saved(tmp_path / name, with_alpha(mode, labels, WHITE // 2))
+    np.testing.assert_array_equal(read_mask(path, picture())[0], labels)
+
+
+@pytest.mark.parametrize("name", ["m.png", "m.tif"])
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+@pytest.mark.parametrize("colours", [WHITE, 0 * WHITE, 255 - DRAWN])
+def test_a_mask_drawn_in_its_transparency_is_refused(tmp_path: Path, name: str, mode: str, colours: np.ndarray) -> None:
+    path = saved(tmp_path / name, with_alpha(mode, colours, DRAWN))
+    with pytest.raises(UnreadableError, match="its labels are in its transparency"):
+        read_mask(path, picture())
+
+
+def with_alpha(mode: str, grey: np.ndarray, alpha: np.ndarray) -> Image.Image:
+    image = Image.fromarray(grey).convert(mode)
+    image.putalpha(Image.fromarray(alpha))
+    return image
+
+
+def test_a_deep_mask_drawn_in_its_transparency_is_refused(tmp_path: Path) -> None:
+    import imagecodecs
+
+    deep = np.dstack([WHITE, WHITE, WHITE, DRAWN]).astype(np.uint16)
+    (tmp_path / "m.png").write_bytes(imagecodecs.png_encode(deep))
+    with pytest.raises(UnreadableError, match="its labels are in its transparency"):
+        read_mask(tmp_path / "m.png", picture())
+
+
 def test_a_jpeg_mask_is_noted(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.jpg", Image.fromarray(GREY))
     assert "JPEG" in mask_notes(path, picture())[0]

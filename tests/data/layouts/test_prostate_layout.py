@@ -26,15 +26,20 @@ def test_every_folder_with_pairs_is_a_site(tmp_path: Path) -> None:
     cases(tmp_path, "data/sets/Clinic/patient-7", mask="_SEGMENTATION", suffix=".nii")
     assert list_samples(tmp_path) == Listing(
         (
-            Sample("BIDMC", "BIDMC/Case00.nii.gz", mask="BIDMC/Case00_segmentation.nii.gz", patient="Case00"),
-            Sample("BIDMC", "BIDMC/Case01.nii.gz", mask="BIDMC/Case01_segmentation.nii.gz", patient="Case01"),
+            Sample("BIDMC", "BIDMC/Case00.nii.gz", mask="BIDMC/Case00_segmentation.nii.gz", patient="BIDMC/Case00"),
+            Sample("BIDMC", "BIDMC/Case01.nii.gz", mask="BIDMC/Case01_segmentation.nii.gz", patient="BIDMC/Case01"),
             Sample(
                 "Clinic",
                 "data/sets/Clinic/patient-7.nii",
                 mask="data/sets/Clinic/patient-7_SEGMENTATION.nii",
-                patient="patient-7",
+                patient="Clinic/patient-7",
             ),
-            Sample("ISBI_1.5", "ISBI_1.5/Case00.nii.gz", mask="ISBI_1.5/Case00_Segmentation.nii.gz", patient="Case00"),
+            Sample(
+                "ISBI_1.5",
+                "ISBI_1.5/Case00.nii.gz",
+                mask="ISBI_1.5/Case00_Segmentation.nii.gz",
+                patient="ISBI_1.5/Case00",
+            ),
         )
     )
 
@@ -73,7 +78,7 @@ def test_two_files_for_one_case_are_fatal(tmp_path: Path, extra: str, named: str
     assert problem.fatal
     assert problem.file == f"HK/{named}"
     assert "is there again as Case00" in problem.message
-    assert [sample.patient for sample in listing.samples] == ["Case01"]
+    assert [sample.patient for sample in listing.samples] == ["HK/Case01"]
 
 
 def test_a_folder_of_volumes_without_pairs_is_no_site_but_mentioned(tmp_path: Path) -> None:
@@ -112,13 +117,14 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
         Problem("HK/Case02.nii.gz", "no such file"),
         Problem("UCL", "a link that leaves the data folder"),
     )
+    assert [problem.site for problem in listing.problems] == ["HK", "HK", "UCL"]
 
 
 def test_a_link_inside_the_folder_may_stand_for_a_volume(tmp_path: Path) -> None:
     data = cases(tmp_path, "HK/Case00")
     touch(data, "raw/v.nii.gz", "HK/Case01_segmentation.nii.gz")
     (data / "HK" / "Case01.nii.gz").symlink_to(data / "raw" / "v.nii.gz")
-    assert [sample.patient for sample in list_samples(data).samples] == ["Case00", "Case01"]
+    assert [sample.patient for sample in list_samples(data).samples] == ["HK/Case00", "HK/Case01"]
 
 
 def test_a_folder_without_pairs_is_refused_with_advice(tmp_path: Path) -> None:

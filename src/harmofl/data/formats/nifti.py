@@ -22,6 +22,8 @@ GZIP_RATIO = 1032
 """The most that gzip's method can shrink anything."""
 OFFSET_LIMIT = 2**24
 """Bytes of extensions between header and voxels."""
+AFTER_LIMIT = 2**24
+"""Bytes after the voxels, which mean nothing."""
 NO_ORIENTATION = "its header does not say how it lies in the body; its slices are taken as stored"
 NO_CODES = "its header marks its orientation as unknown (qform and sform code 0); the spacing alone is used"
 OTHER_AFFINE = "its affine differs from the image's; taken voxel by voxel"
@@ -40,7 +42,7 @@ def read_nifti(path: Path) -> Scan:
     """A volume, its slices along the third stored axis; a fourth axis holds the channels."""
     stored, header = _read(path)
     geometry = _geometry(header)
-    return Scan(plain(to_slices(stored.astype(np.float32), geometry.orientation)), geometry)
+    return Scan(plain(to_slices(stored, geometry.orientation)), geometry)
 
 
 def read_nifti_labels(path: Path) -> tuple[Mask, Geometry]:
@@ -62,7 +64,7 @@ def nifti_notes(path: Path, scan: Scan) -> tuple[str, ...]:
         return ()
     if np.allclose(own.affine, image, rtol=1e-3, atol=1e-3):
         return ()
-    if lies_turned(own, own.stored_shape[:3], scan):
+    if lies_turned(own, (*own.stored_shape, 1)[:3], scan):
         return (TURNED,)
     return (OTHER_AXES if aff2axcodes(own.affine) != aff2axcodes(image) else OTHER_AFFINE,)
 
@@ -119,6 +121,8 @@ def _read(path: Path) -> tuple[Pixels, Any]:
         _check_type(header)
         _check_length(path, header, zipped=isinstance(stream, gzip.GzipFile))
         stored = _voxels(stream, header).reshape(shape, order="F")
+        if isinstance(stream, gzip.GzipFile):
+            _check_end(stream)
         slope, intercept = header.get_slope_inter()
         return np.asarray(apply_read_scaling(stored, slope, intercept)), header
 
@@ -130,6 +134,15 @@ def _voxels(stream: BinaryIO, header: Any) -> NDArray[Any]:
     if len(content) < count * kind.itemsize:
         raise UnreadableError("the file is cut off")
     return np.frombuffer(content, dtype=kind)
+
+
+def _check_end(stream: gzip.GzipFile) -> None:
+    """Read on to the end, where gzip's checksum stands: damaged voxels look like any others."""
+    left = AFTER_LIMIT
+    while content := stream.read(2**20):
+        left -= len(content)
+        if left < 0:
+            raise UnreadableError(f"the file is damaged: more than {AFTER_LIMIT:,} bytes follow its voxels")
 
 
 def _header(stream: BinaryIO) -> Any:

@@ -16,6 +16,7 @@ from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 GREY_MODES = ("L", "I;16", "I;16L", "I;16B", "I", "F")
 """Pillow's modes of one number a pixel."""
+IN_TRANSPARENCY = "its labels are in its transparency, which is not read; save them as grey values, such as 0 and 255"
 MISSING_CODEC = "its compression needs one more package: pip install imagecodecs"
 
 JPEG_KINDS = (6, 7, 34892)
@@ -23,7 +24,8 @@ APERIO_YCBCR = 33003
 """JPEG 2000 whose colours were never turned into RGB, although nothing in the stream says so."""
 APERIO_RGB = 33005
 
-NEARLY_BLACK = 64
+NEARLY_BLACK, WHITE = 64, 128
+"""What may be black or blurred in a black-and-white JPEG, and from where on it is white."""
 MOST_BLURRED = 0.2
 """The part of a black-and-white JPEG that its compression may leave grey, along edges."""
 
@@ -52,9 +54,13 @@ def read_picture_labels(path: Path, tiff: bool) -> Mask:
 
 def _black_and_white(labels: Mask) -> Mask:
     """A mask whose two colours JPEG has blurred; other labels cannot be told apart any more."""
+    highest = labels.max()
+    if 0 < highest < WHITE:
+        small = f"a JPEG, which cannot hold small labels (its highest value is {highest}, white would be 255)"
+        raise UnreadableError(f"{small}: save masks as PNG or TIFF")
     if ((labels > NEARLY_BLACK) & (labels < 255 - NEARLY_BLACK)).mean() > MOST_BLURRED:
         raise UnreadableError("a JPEG, whose compression changes labels: save masks as PNG or TIFF")
-    return np.where(labels >= 128, 255, 0).astype(np.uint8)
+    return np.where(labels >= WHITE, 255, 0).astype(np.uint8)
 
 
 def is_jpeg(path: Path) -> bool:
@@ -93,7 +99,7 @@ def _decoded(path: Path, labels: bool) -> Pixels:
         try:
             with Image.open(path, formats=("PNG", "JPEG")) as image:
                 check_size(*image.size)
-                array = _deep_colours(path) if _has_deep_colours(path) else _numbers(image, labels)
+                array = _deep_colours(path, labels) if _has_deep_colours(path) else _numbers(image, labels)
         except Image.DecompressionBombError:
             raise UnreadableError("too large: it would unpack to more pixels than are read") from None
         except UnidentifiedImageError:  # its own words name the file
@@ -102,14 +108,33 @@ def _decoded(path: Path, labels: bool) -> Pixels:
 
 
 def _numbers(image: Any, labels: bool) -> Pixels:
-    """(H, W) or (H, W, 3): grey as stored, everything else as RGB, alpha dropped."""
+    """(H, W), (H, W, 1) or (H, W, 3): grey as stored, everything else as RGB, without alpha."""
     if labels and image.mode in ("1", "P"):
         return np.asarray(image).astype(np.uint8)
-    if image.mode in ("1", "LA", "La"):
+    if image.mode in ("LA", "RGBA"):
+        return _opaque(np.asarray(image), -1, 1, labels)
+    if image.mode == "1":
         image = image.convert("L")
     elif image.mode not in GREY_MODES:
         image = image.convert("RGB")
     return np.asarray(image)
+
+
+def _opaque(array: Pixels, axis: int, count: int, labels: bool) -> Pixels:
+    """Colours without the last channels of an axis, which say how opaque they are; unseen labels become 0."""
+    colours, alpha = np.split(array, [array.shape[axis] - count], axis=axis)
+    if not labels or (alpha == alpha.flat[0]).all():
+        return colours
+    seen = colours * alpha.any(axis=axis, keepdims=True)
+    if _is_plain(colours, axis) or not seen.any():
+        raise UnreadableError(IN_TRANSPARENCY)
+    return np.asarray(seen)
+
+
+def _is_plain(colours: Pixels, axis: int) -> bool:
+    """Whether every pixel has the same colour."""
+    pixels = np.moveaxis(colours, axis, -1).reshape(-1, colours.shape[axis])
+    return bool((pixels == pixels[0]).all())
 
 
 def _has_deep_colours(path: Path) -> bool:
@@ -119,12 +144,12 @@ def _has_deep_colours(path: Path) -> bool:
     return start.startswith(b"\x89PNG") and start[24] == 16 and start[25] in (2, 4, 6)
 
 
-def _deep_colours(path: Path) -> Pixels:
+def _deep_colours(path: Path, labels: bool) -> Pixels:
     with _codecs():
         from imagecodecs import png_decode
 
         array: Pixels = np.asarray(png_decode(path.read_bytes()))
-    return array[..., :-1] if array.shape[-1] in (2, 4) else array
+    return _opaque(array, -1, 1, labels) if array.shape[-1] in (2, 4) else array
 
 
 @contextmanager
@@ -178,7 +203,7 @@ def _arranged(array: Pixels, axes: str) -> Pixels:
 
 def _colours(array: Pixels, axes: str, page: Any, labels: bool) -> tuple[Pixels, str]:
     """Grey or RGB from what TIFF calls the photometric interpretation; labels stay as they are stored."""
-    array = _without_alpha(array, axes, page)
+    array = _without_alpha(array, axes, page, labels)
     if labels:
         return array, axes
     name = page.photometric.name
@@ -201,11 +226,11 @@ def _decodes_to_rgb(page: Any) -> bool:
     return page.photometric.name == "YCBCR" and page.compression in (*JPEG_KINDS, APERIO_RGB)
 
 
-def _without_alpha(array: Pixels, axes: str, page: Any) -> Pixels:
+def _without_alpha(array: Pixels, axes: str, page: Any, labels: bool) -> Pixels:
     kinds = {kind.name for kind in page.extrasamples}
     if "S" not in axes or not kinds or kinds - {"ASSOCALPHA", "UNASSALPHA"}:
         return array
-    return np.take(array, range(array.shape[axes.index("S")] - len(page.extrasamples)), axis=axes.index("S"))
+    return _opaque(array, axes.index("S"), len(page.extrasamples), labels)
 
 
 def _inverted(array: Pixels, bits: int) -> Pixels:

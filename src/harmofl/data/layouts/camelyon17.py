@@ -19,7 +19,7 @@ from harmofl.data.layouts.kept import keep, recall
 from harmofl.data.layouts.signs import nothing_found, open_folder
 from harmofl.data.layouts.tables import Table
 from harmofl.data.layouts.tree import join, read_folder
-from harmofl.data.samples import Listing, Problem, Sample, inside
+from harmofl.data.samples import Listing, Problem, Sample, inside, of_site
 from harmofl.errors import UsageError
 
 WANTED = "Camelyon17 in WILDS' layout, metadata.csv beside patches/ (or in camelyon17_v1.0/)"
@@ -69,7 +69,7 @@ def _stamp(folder: Path, base: str) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{folder / base / PATCHES}: cannot be read ({error.strerror})") from None
     return {
-        "version": 1,
+        "version": 2,
         "folder": str(folder.resolve()),
         TABLE: [table.st_size, table.st_mtime_ns],
         PATCHES: dict(sorted(changed.items())),
@@ -82,7 +82,8 @@ def _list(folder: Path, base: str) -> Listing:
     for name in sorted(patients):
         there, wrong = _those_there(folder, name, patients[name])
         samples += there
-        problems += wrong
+        sites = {sample.site for sample in patients[name].values()}
+        problems += of_site(sites.pop() if len(sites) == 1 else "", wrong)
     if not samples and not any(problem.fatal for problem in problems):
         raise nothing_found(folder, f"patch that {join(base, TABLE)} lists", "histology")
     samples.sort(key=attrgetter("site", "image"))

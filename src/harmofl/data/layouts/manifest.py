@@ -19,7 +19,7 @@ from harmofl.data.layouts.signs import OWN_DATA, nothing_found, open_folder
 from harmofl.data.layouts.site_names import name_refusal
 from harmofl.data.layouts.tables import Table
 from harmofl.data.layouts.tree import Tree, printable
-from harmofl.data.samples import SPLITS, Listing, Problem, Sample
+from harmofl.data.samples import SPLITS, Listing, Problem, Sample, of_site
 from harmofl.errors import UsageError
 
 Kind = Literal["classification", "segmentation"]
@@ -62,11 +62,11 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
     found: dict[str, tuple[int, Sample]] = {}
     for row in rows:
         sample, wrong = _sample(tree, row, TRUTH[kind])
-        problems += [Problem(row.place, message) for message in wrong]
+        problems += of_site(sample.site, [Problem(row.place, message) for message in wrong])
         if not wrong:
             line, before = found.setdefault(sample.image, (row.line, sample))
             if before is not sample:
-                problems.append(_repeated(row, sample, line, before))
+                problems += of_site(sample.site, [_repeated(row, sample, line, before)])
     samples = sorted((sample for _, sample in found.values()), key=attrgetter("site", "image"))
     problems += _alike({sample.site for sample in samples})
     return Listing(tuple(samples), tuple(problems + tree.problems))

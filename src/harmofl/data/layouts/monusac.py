@@ -10,10 +10,11 @@ Licence: CC BY-NC-SA 4.0. From https://monusac-2020.grand-challenge.org.
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
 from harmofl.data.layouts.pairs import by_stem, pair
 from harmofl.data.layouts.tree import Tree, join, printable
-from harmofl.data.samples import Problem, Sample
+from harmofl.data.samples import Problem, Sample, of_site
 
 TRAINING, TESTING = "monusacimagesandannotations", "monusactestingdataandannotations"
 
@@ -44,16 +45,16 @@ def read_set(tree: Tree, folder: str, split: str) -> tuple[list[Sample], list[Pr
     for patient in tree.folders(folder):
         place = join(folder, patient)
         pairs = pair(tree, by_stem(tree, place, ".svs", ".tif"), by_stem(tree, place, ".xml"), ".xml of that name")
-        problems += pairs.problems
+        for problem in pairs.problems:
+            problems += of_site(_site(PurePosixPath(problem.file).name), [problem])
         for stem, (image, outlines) in pairs.found.items():
-            match = _TCGA.match(stem)
-            organ = ORGANS.get(match[2].upper()) if match else None
-            if organ is None:
-                problems.append(Problem(printable(image), _no_organ(match)))
+            site = _site(stem)
+            if not site:
+                problems.append(Problem(printable(image), _no_organ(_TCGA.match(stem))))
                 continue
             samples.append(
                 Sample(
-                    site=f"MoNuSAC-{organ}",
+                    site=site,
                     image=image,
                     mask=outlines,
                     patient=tcga_patient(stem),
@@ -63,6 +64,13 @@ def read_set(tree: Tree, folder: str, split: str) -> tuple[list[Sample], list[Pr
                 )
             )
     return samples, problems
+
+
+def _site(name: str) -> str:
+    """Return the site that a file's name tells; empty if it does not."""
+    match = _TCGA.match(name)
+    organ = ORGANS.get(match[2].upper()) if match else None
+    return f"MoNuSAC-{organ}" if organ else ""
 
 
 def _no_organ(match: re.Match[str] | None) -> str:

@@ -14,7 +14,7 @@ import re
 from harmofl.data.layouts.monusac import tcga_patient
 from harmofl.data.layouts.pairs import by_stem, pair
 from harmofl.data.layouts.tree import Tree, join
-from harmofl.data.samples import Problem, Sample
+from harmofl.data.samples import Problem, Sample, of_site
 
 SITE = "MoNuSeg"
 IMAGES, OUTLINES = "tissueimages", "annotations"
@@ -58,7 +58,7 @@ def read_set(
         Sample(site=SITE, image=image, mask=mask, patient=tcga_patient(stem) or stem, split=split)
         for stem, (image, mask) in pairs.found.items()
     ]
-    return samples, pairs.problems
+    return samples, of_site(SITE, pairs.problems)
 
 
 def _names(tree: Tree, folder: str) -> list[str]:

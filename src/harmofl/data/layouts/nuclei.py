@@ -88,5 +88,6 @@ def _without_copies(samples: list[Sample]) -> tuple[list[Sample], list[Problem]]
     for sample in samples:
         before = unique.setdefault((sample.site, PurePosixPath(sample.image).stem), sample)
         if before is not sample:
-            problems.append(Problem(sample.image, f"the same image as {before.image}; remove one of them"))
+            message = f"the same image as {before.image}; remove one of them"
+            problems.append(Problem(sample.image, message, site=sample.site))
     return list(unique.values()), problems

@@ -19,7 +19,7 @@ from harmofl.data.layouts.pairs import Pairs, pair
 from harmofl.data.layouts.signs import nothing_found, open_folder
 from harmofl.data.layouts.site_names import name_refusal
 from harmofl.data.layouts.tree import Tree, join, printable
-from harmofl.data.samples import Listing, Problem, Sample
+from harmofl.data.samples import Listing, Problem, Sample, of_site
 
 WANTED = "folder with pairs NAME.nii.gz and NAME_segmentation.nii.gz, at most three folders deep"
 DEPTH = 3
@@ -33,11 +33,18 @@ def list_samples(folder: Path) -> Listing:
     tree = open_folder(folder, WANTED)
     pairs = {place: _pairs(tree, place) for place in tree.walk(DEPTH)}
     sites = _site_names(tree, [place for place, found in pairs.items() if found.found])
-    problems = [problem for found in pairs.values() for problem in found.problems] + tree.problems
+    problems = [
+        problem
+        for place, found in pairs.items()
+        for problem in of_site(sites.get(place) or _folder_name(tree, place), found.problems)
+    ]
+    for problem in tree.problems:
+        problems += of_site(_folder_name(tree, problem.file), [problem])
     if not sites and not any(problem.fatal for problem in problems):
         raise nothing_found(folder, WANTED, "prostate")
     samples = [
-        Sample(site=site, image=image, mask=mask, patient=stem)
+        # a Case00 of one site is not that of another
+        Sample(site=site, image=image, mask=mask, patient=f"{site}/{stem}")
         for place, site in sites.items()
         for stem, (image, mask) in pairs[place].found.items()
     ]
@@ -78,15 +85,22 @@ def _not_a_site(folder: str, num_files: int) -> list[Problem]:
 
 def _site_names(tree: Tree, folders: list[str]) -> dict[str, str]:
     """Name each folder's site after it; after its whole path where two folders are called the same."""
-    names = {folder: PurePosixPath(folder).name or tree.name for folder in folders}
+    names = {folder: _folder_name(tree, folder) for folder in folders}
     uses = Counter(names.values())
     return {folder: name if uses[name] == 1 else folder.replace("/", "-") or name for folder, name in names.items()}
+
+
+def _folder_name(tree: Tree, folder: str) -> str:
+    return PurePosixPath(folder).name or tree.name
 
 
 def _wrong_names(sites: dict[str, str]) -> list[Problem]:
     uses = Counter(sites.values())
     problems = [
-        Problem(printable(folder), refused) for folder, site in sites.items() if (refused := name_refusal(site))
+        Problem(printable(folder), refused, site=site)
+        for folder, site in sites.items()
+        if (refused := name_refusal(site))
     ]
-    clashes = [folder for folder, site in sites.items() if uses[site] > 1]
-    return problems + [Problem(printable(folder), "its site has the name of another's") for folder in clashes]
+    clashes = {folder: site for folder, site in sites.items() if uses[site] > 1}
+    message = "its site has the name of another's"
+    return problems + [Problem(printable(folder), message, site=site) for folder, site in clashes.items()]

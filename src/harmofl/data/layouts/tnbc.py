@@ -12,7 +12,7 @@ import re
 
 from harmofl.data.layouts.pairs import by_stem, pair
 from harmofl.data.layouts.tree import Tree, join, printable
-from harmofl.data.samples import Problem, Sample
+from harmofl.data.samples import Problem, Sample, of_site
 
 SITE = "TNBC"
 SUFFIX = ".png"
@@ -37,7 +37,7 @@ def read_set(tree: Tree, slides: dict[str, str], masks: dict[str, str]) -> tuple
         if int(patient) > PATIENTS and pairs.found:
             problems.append(Problem(printable(slides[patient]), _foreign(), fatal=False))
         samples += [Sample(site=SITE, image=image, mask=mask, patient=patient) for image, mask in pairs.found.values()]
-    return samples, problems
+    return samples, of_site(SITE, problems)
 
 
 def _numbered(tree: Tree, folder: str, kind: str) -> dict[str, str]:
