@@ -220,6 +220,26 @@ def test_an_out_that_cannot_be_a_folder_is_refused(run: Run, tmp_path: Path) -> 
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the superuser may enter everything")
+def test_an_out_in_a_folder_of_another_user_is_one_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0)
+    out = tmp_path / "theirs" / "run"
+    assert run(*arguments(out)) == (2, "", f"harmofl: --out {out}: Permission denied\n")
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_an_out_that_cannot_be_looked_at_is_one_line(run: Run, tmp_path: Path, more: list[str]) -> None:
+    out = tmp_path / ("x" * 300)
+    assert run(*arguments(out), *more) == (2, "", f"harmofl: --out {out}: File name too long\n")
+
+
+def test_a_file_that_the_system_refuses_is_one_line_and_with_debug_all(run: Run, tmp_path: Path) -> None:
+    model = tmp_path / ("x" * 300)
+    assert run("evaluate", model) == (2, "", f"harmofl: {model / 'model.json'}: File name too long\n")
+    with pytest.raises(OSError, match="too long"):
+        run("--debug", "evaluate", model)
+
+
 def test_resuming_with_other_settings_names_them(run: Run, finished: Path) -> None:
     code, _, err = run(*arguments(finished, "harmofl", 5, method__radius=0.1), "--seed=3", "--resume")
     assert code == 2

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.files import remove_parts, write_whole
+from harmofl.errors import UsageError
+from harmofl.files import check_writable, remove_parts, write_whole
 
 
 def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
@@ -48,3 +49,11 @@ def test_what_a_kill_left_behind_is_removed_and_nothing_else(tmp_path: Path, mon
     remove_parts(tmp_path)
     assert os.listdir(tmp_path / "deep") == []
     assert sorted(os.listdir(tmp_path)) == [".lock", "deep", "kept.txt", "notes.part"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_and_nothing_is_made(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "folder")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"--out .*below: .*/file is a file"):
+        check_writable(tmp_path / "file" / "below")

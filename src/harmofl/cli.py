@@ -13,6 +13,7 @@ import typer
 from harmofl import __version__
 from harmofl.deployment.commands import deploy_app
 from harmofl.errors import RunError, UsageError
+from harmofl.files import what_failed
 
 app = typer.Typer(
     name="harmofl",
@@ -38,17 +39,19 @@ def main() -> None:
     try:
         app()
     except UsageError as error:
-        _fail(error, 2)
+        _fail(error, str(error), 2)
+    except OSError as error:
+        _fail(error, what_failed(error), 2)
     except RunError as error:
-        _fail(error, 1)
+        _fail(error, str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _fail(error: Exception, code: int) -> None:
+def _fail(error: Exception, words: str, code: int) -> None:
     if _options["debug"]:
         raise error
-    print(f"harmofl: {error}", file=sys.stderr)
+    print(f"harmofl: {words}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -349,7 +352,7 @@ def landscape(
     points: Annotated[
         int, typer.Option(min=0, help="Points along each axis of a plane, odd; 0: as many as there is time for.")
     ] = 0,
-    local_epochs: Annotated[int, typer.Option(min=1, help="How long each site trains on from the model.")] = 3,
+    local_epochs: Annotated[int, typer.Option(min=2, help="How long each site trains on from the model.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of images and directions; the same for all runs.")] = 0,
     device: Device = "auto",
     quiet: Quiet = False,

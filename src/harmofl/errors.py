@@ -39,5 +39,7 @@ def describe(error: ValidationError, prefix: str = "") -> str:
     for problem in error.errors(include_url=False):
         name = prefix + ".".join(str(part) for part in problem["loc"] if part != "function-before")
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        if problem["type"] == "too_short":  # pydantic's own words are a sentence of another form
+            message = f"a list of at least {problem['ctx']['min_length']}"
         lines.append(f"{name} = {problem['input']!r}: must be {message}")
     return "; ".join(dict.fromkeys(lines))

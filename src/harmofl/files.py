@@ -20,6 +20,12 @@ PRIVATE = 0o600
 """The mode of a file that only its owner may read."""
 
 
+def what_failed(error: OSError) -> str:
+    """One line: the file, if one is meant, and what is wrong with it."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
 def remove_parts(folder: Path) -> None:
     """Remove what a kill in the middle of `write_whole` left behind, anywhere below a folder."""
     for path in folder.rglob(f".*{PART}"):
@@ -66,3 +72,12 @@ def claimed(path: Path, message: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder in which nothing could be written, before what is to be written there has been computed."""
+    nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"--out {folder}: {nearest} is a file")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {folder}: {nearest} cannot be written to")

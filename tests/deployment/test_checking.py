@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from parties import SITES, Quiet, free_port, make, quiet_engine
@@ -21,6 +22,8 @@ from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.reaching import reach
 
 HOST = "127.0.0.1"
+CLOSED = "x" * 300
+"""A name that no file can have: looking at it fails as looking into a folder of another user's does."""
 
 
 @pytest.fixture
@@ -123,6 +126,38 @@ def test_nothing_listening_is_called_so(authority: Path) -> None:
     assert "start the server" in found.hint
 
 
+def resolving_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let the server's name have these addresses."""
+    usual = socket.getaddrinfo
+
+    def resolve(host: str, *args: Any, **more: Any) -> list[Any]:
+        named = addresses if host == "fl.example.org" else [host]
+        return [found for address in named for found in usual(address, *args, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+def test_every_address_of_a_name_is_tried(authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    issue_server_certificate(authority, ["fl.example.org"], tmp_path)
+    with listening(tmp_path) as port, monkeypatch.context() as patch:
+        resolving_to(patch, "127.0.0.2", HOST)  # at the first of which nothing listens
+        found = reach("fl.example.org", port, authority / "ca.crt")
+    assert found == Finding(True, f"fl.example.org:{port} can be reached and is the federation's server")
+
+
+def test_of_several_addresses_the_most_telling_is_told_of(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = {"10.1.2.3": TimeoutError(), "10.1.2.4": ConnectionRefusedError(), "10.1.2.5": OSError(101, "no way")}
+
+    def fail(address: tuple[str, int], seconds: float) -> socket.socket:
+        raise failures[address[0]]
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    resolving_to(monkeypatch, *failures)
+    assert "connection refused by 10.1.2.4" in reach("fl.example.org", 8443, authority / "ca.crt").what
+    resolving_to(monkeypatch, "10.1.2.5", "10.1.2.3")
+    assert "no answer from 10.1.2.3" in reach("fl.example.org", 8443, authority / "ca.crt").what
+
+
 def test_a_connection_that_is_swallowed_is_called_a_firewall(authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def swallowed(*args: object) -> socket.socket:
         raise TimeoutError
@@ -218,6 +253,14 @@ def test_who_takes_part_in_a_run_is_its_own_to_say(tmp_path: Path, engine: Quiet
         assert "a run is going on" in checking.check_connected(kit).what
 
 
+def test_a_federation_that_another_user_has_in_use_is_a_finding(tmp_path: Path, engine: Quiet) -> None:
+    kit = ServerKit.open(make(tmp_path / "kits") / "server")
+    (kit.folder / ".run.lock").mkdir()  # as little to be opened for writing as a file of another user's
+    found = checking.check_connected(kit)
+    assert not found.ok
+    assert found.what == f"{kit.folder / '.run.lock'}: Is a directory"
+
+
 def test_a_port_that_another_program_has_is_called_so(tmp_path: Path, engine: Quiet) -> None:
     with listening(None) as port:
         kits = make(tmp_path / "kits", server=f"localhost:{port}")
@@ -291,6 +334,18 @@ def test_a_folder_that_is_no_kit_is_one_finding(tmp_path: Path) -> None:
     (found,) = check_kit(tmp_path)
     assert not found.ok
     assert "holds no federation.toml" in found.what
+
+
+def test_a_folder_that_cannot_be_entered_is_one_finding(tmp_path: Path) -> None:
+    (found,) = check_kit(tmp_path / CLOSED)
+    assert (found.ok, found.what) == (False, f"{tmp_path / CLOSED}: File name too long")
+
+
+@pytest.mark.parametrize(("name", "words"), [("cache", ""), ("data", "histology: ")])
+def test_a_place_that_cannot_be_looked_at_is_a_finding(kits: Path, name: str, words: str) -> None:
+    path = kits / "sites" / SITES[0] / "site.toml"
+    path.write_text(re.sub(rf'^{name} = ".*"', f'{name} = "{CLOSED}"', path.read_text(), flags=re.MULTILINE))
+    assert f"{words}{path.parent / CLOSED}: File name too long" in problems(path.parent)
 
 
 def test_a_wrong_setting_is_one_finding(kits: Path) -> None:

@@ -130,6 +130,15 @@ def test_a_site_is_started_once(
     assert "started already" in capsys.readouterr().err
 
 
+def test_a_kit_that_cannot_be_written_is_one_line(
+    tmp_path: Path, engine: Quiet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path / "kits") / "sites" / SITES[0]
+    (folder / ".site.lock").mkdir()  # as little to be opened for writing as a file of another user's
+    assert call(monkeypatch, "deploy", "start", folder) == 2
+    assert capsys.readouterr().err == f"harmofl: {folder / '.site.lock'}: Is a directory\n"
+
+
 def test_every_engines_server_is_started_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

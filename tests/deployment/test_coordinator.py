@@ -1,5 +1,6 @@
 """A run over the network is the run in one process, to the bit; the sites tell what the server cannot see."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,36 @@ def test_a_hospital_may_be_called_otherwise_in_its_own_folder(tmp_path: Path) ->
         wish = Wish("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
         summary = coordinate(server, wish, tmp_path / "run", wait=1)
     assert {"H0", "H1"} <= summary["test"].keys()
+
+
+def test_a_hospital_scores_its_model_on_images_that_it_was_not_trained_on(tmp_path: Path) -> None:
+    folders = {f"H{number}": segmentation_folder(tmp_path / f"h{number}", sites=1) for number in range(2)}
+    server, sites = make_kits(tmp_path, {name: str(folder) for name, folder in folders.items()}, ["segmentation"])
+    with looped(sites) as loopback:
+        wish = Wish("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
+        summary = coordinate(server, wish, tmp_path / "run", wait=1)
+    (model,) = (sites["H0"].folder / "models").iterdir()
+    scores = harmofl.evaluate(model, data=folders["H0"])  # whose folder calls it site-0
+    assert {site: found["metric"] for site, found in scores.items()} == {"site-0": summary["test"]["H0"]}
+    assert scores["site-0"]["images"] < 10  # of 40 tiles
+
+    print_of_h0 = json.loads((model / "model.json").read_text())["settings"]["data"]["fingerprints"][0]
+    travelled = [*loopback.said, (tmp_path / "run" / "config.toml").read_bytes()]
+    assert not any(print_of_h0.encode() in words for words in travelled)
+
+    (folders["H0"] / "site-0" / "p0-0.png").write_bytes((folders["H1"] / "site-0" / "p1-0.png").read_bytes())
+    with pytest.raises(UsageError, match="site-0 took part in training, but with other images"):
+        harmofl.evaluate(model, data=folders["H0"])
+
+
+def test_a_run_starts_from_a_model_that_lies_at_the_server(tmp_path: Path) -> None:
+    train(tmp_path / "first", rounds=1, seed=7)
+    first = str(tmp_path / "first" / "model")
+    train(tmp_path / "here", rounds=1, data__sites=THREE, model__initial=first)
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites):
+        on_network(server, tmp_path / "there", rounds=1, model__initial=first)
+    assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
 
 def test_every_hospital_ends_with_the_model(tmp_path: Path) -> None:

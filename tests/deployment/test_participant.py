@@ -11,7 +11,7 @@ from loopback import make_kits
 
 from folders import segmentation_folder
 from harmofl.deployment.kits import SiteKit
-from harmofl.deployment.participant import OwnImages, Participant
+from harmofl.deployment.participant import OwnImages, Participant, with_own
 from harmofl.federation.messages import Reply, Request, decode_reply, encode
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
@@ -177,10 +177,50 @@ def test_the_difference_of_two_spectra_is_not_given_away(tmp_path: Path) -> None
     assert "a spectrum of other images has been shared before" in ask(tmp_path, asks_for_spectra(data__images=36)).error
 
 
+@pytest.mark.parametrize(("name", "value"), [("intensity", "range"), ("color", "grey"), ("neighbours", 1)])
+def test_the_same_images_seen_otherwise_give_no_second_spectrum(tmp_path: Path, name: str, value: Any) -> None:
+    assert not ask(tmp_path, asks_for_spectra()).error
+    otherwise = asks_for_spectra(**{f"data__{name}": value})
+    assert "shared before, or of the same ones seen otherwise" in ask(tmp_path, otherwise).error
+
+
+def test_images_in_a_window_give_a_spectrum_only_if_the_hospital_allows_this_window(tmp_path: Path) -> None:
+    narrow = asks_for_spectra(data__intensity=[254, 255])
+    refused = ask(tmp_path / "none", narrow).error
+    assert refused.startswith("data.intensity = [254.0, 255.0]: no spectrum is shared")
+    assert "`intensity` in its site.toml" in refused
+    assert ask(tmp_path / "other", narrow, intensity=[0.0, 255.0]).error == refused
+    assert not ask(tmp_path / "this", narrow, intensity=[254.0, 255.0]).error
+
+
+def test_a_window_is_free_where_no_spectrum_is_shared(tmp_path: Path) -> None:
+    assert not ask(tmp_path, asks_for_spectra(data__intensity=[254, 255], method__band="dc")).error
+
+
 def test_a_measurement_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     message = asks_for_spectra()
     hostile = replace(message, kind="evaluate", measurement={"amplitude": torch.zeros(7)})
     assert "does not fit" in ask(tmp_path, hostile).error
+
+
+def test_the_server_does_not_choose_whose_images_of_a_folder_are_used(tmp_path: Path) -> None:
+    data = segmentation_folder(tmp_path / "images", sites=2)
+    _, kits = make_kits(tmp_path, {"site-0": str(data)}, ["segmentation"])
+    kit = kits["site-0"]
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
+    own = OwnImages.of(kit, with_own(settings, kit))
+    hiding = settings.changed("data", hold_out_site="site-0")
+    assert OwnImages.of(kit, with_own(hiding, kit)).fingerprint == own.fingerprint
+
+
+def test_a_hospital_notes_what_its_own_images_are_recognized_by_and_of_others_the_names(tmp_path: Path) -> None:
+    data = segmentation_folder(tmp_path / "images", sites=1)
+    _, kits = make_kits(tmp_path, {"A": str(data)}, ["segmentation"])
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
+    for sites, noted in ((["B", "A", "C"], ["site-0", "B", "C"]), (["A", "site-0"], ["site-0"]), (None, ["site-0"])):
+        images = OwnImages.of(kits["A"], with_own(settings.changed("data", sites=sites), kits["A"]))
+        assert images.settings.data.sites == noted
+        assert images.settings.data.fingerprints == [images.fingerprint, *[""] * (len(noted) - 1)]
 
 
 def test_a_refusal_stands_in_the_sites_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

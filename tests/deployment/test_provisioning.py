@@ -84,6 +84,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, engine: Quiet) 
         make(tmp_path / "file" / "kits")
 
 
+def test_a_place_that_cannot_be_looked_at_is_named(tmp_path: Path, engine: Quiet) -> None:
+    with pytest.raises(UsageError, match=r"--out .*xxx: File name too long; nothing was made"):
+        make(tmp_path / ("x" * 300))
+
+
 def test_a_folder_that_holds_something_is_refused_and_kept(tmp_path: Path, engine: Quiet) -> None:
     (tmp_path / "kits").mkdir()
     (tmp_path / "kits" / "mine").touch()
@@ -185,9 +190,10 @@ def test_every_setting_of_a_site_is_in_its_file_with_a_comment(kits: Path) -> No
     from harmofl.deployment.kits import SiteSettings
 
     text = (kits / "sites" / SITES[0] / "site.toml").read_text()
-    assert set(tomllib.loads(text)) == set(SiteSettings.model_fields) - {"site_in_data"}
-    commented = tomllib.loads(re.sub(r"^# (site_in_data = )", r"\1", text, flags=re.MULTILINE))
+    assert set(tomllib.loads(text)) == set(SiteSettings.model_fields) - {"site_in_data", "intensity"}
+    commented = tomllib.loads(re.sub(r"^# ((site_in_data|intensity) = )", r"\1", text, flags=re.MULTILINE))
     assert set(commented) == set(SiteSettings.model_fields)
+    assert SiteSettings.model_validate(commented).intensity == [-160, 240]
     defaults = SiteSettings(name=SITES[0], data="synthetic", tasks=["histology"])
     assert SiteKit.open(kits / "sites" / SITES[0]).settings == defaults
 
@@ -208,6 +214,23 @@ def test_a_site_joins_with_a_key_of_its_own(kits: Path) -> None:
     assert len({path.read_bytes() for path in (kits / "server" / "keys").iterdir()}) == 4
     assert all(path.read_bytes() == content for path, content in before.items())
     assert "hospital-3" in (kits / "README.md").read_text()
+
+
+def test_a_site_joins_while_the_authority_is_kept_offline(kits: Path) -> None:
+    shutil.rmtree(kits / "authority")
+    add_site(kits, "hospital-3")
+    assert stat.S_IMODE((kits / "sites" / "hospital-3").stat().st_mode) == 0o700
+    assert not (kits / "authority").exists()
+    certificates = {(kits / place / "tls" / "ca.crt").read_bytes() for place in ("server", "sites/hospital-3")}
+    assert len(certificates) == 1
+
+
+@pytest.mark.parametrize("window", ["[1]", "[2, 1]", "[1, 1]", "[0, 1, 2]", '["0", "1"]', "1", "[0, inf]"])
+def test_a_window_of_intensities_is_checked(kits: Path, window: str) -> None:
+    path = kits / "sites" / SITES[0] / "site.toml"
+    path.write_text(f"{path.read_text()}\nintensity = {window}\n")
+    with pytest.raises(UsageError, match=r"site\.toml: intensity"):
+        SiteKit.open(path.parent)
 
 
 @pytest.mark.parametrize(

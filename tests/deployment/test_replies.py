@@ -17,6 +17,13 @@ def test_a_reply_arrives_as_it_was_sent() -> None:
     assert torch.equal(received.state["w"], sent.state["w"])
 
 
+def test_an_engines_words_are_the_reason_as_one_line_of_plain_text() -> None:
+    assert reply_of("A", "not connected", 10).error == "not connected"
+    reason = reply_of("A", "Flower's error 0: \x1b[2Jowned\n" + "x" * 1000, 10_000).error
+    assert reason.isprintable()
+    assert len(reason) == 500
+
+
 @pytest.mark.parametrize("garbage", [b"", b"\x80\x04\x95", b"\xff" * 50, b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
 def test_garbage_is_an_error_of_that_site(garbage: bytes) -> None:
     assert "not a message" in reply_of("A", garbage, 10_000).error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harmofl.federation import workers as module
 from harmofl.federation.messages import Request
 from harmofl.federation.workers import Worker, Workers
 from harmofl.settings import resolve
@@ -82,6 +83,13 @@ def test_a_slow_site_is_left_out_and_its_worker_replaced(workers: Workers, monke
     assert len(set(pids(workers)) & set(before)) == 1
     again = {reply.site: reply.error for reply in workers.ask(amplitude_requests(), timeout=60)}
     assert again == dict.fromkeys(SITES, "")
+
+
+def test_a_timeout_may_be_longer_than_any_single_wait(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {reply.site: reply.error for reply in workers.ask(amplitude_requests(), timeout=1e9)}
+    monkeypatch.setattr(module, "LONGEST_WAIT", 0.0001)
+    again = {reply.site: reply.error for reply in workers.ask(amplitude_requests(), timeout=60)}
+    assert errors == again == dict.fromkeys(SITES, "")
 
 
 def test_a_worker_that_dies_between_rounds_costs_nothing(workers: Workers) -> None:

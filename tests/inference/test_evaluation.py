@@ -58,6 +58,16 @@ def test_other_images_of_a_site_that_took_part_need_a_word(tmp_path: Path, metho
             harmofl.evaluate(model, data=tmp_path / "data", settings={"data.limit": 0})
 
 
+def test_a_site_that_took_part_under_another_name_needs_a_word(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data")
+    train_on(folder, tmp_path / "run", limit=0)
+    manifest = folder / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace("\nsite-0,", "\nclinic,"))
+    with pytest.raises(harmofl.UsageError, match="clinic took part in training as site-0, and so with another split"):
+        harmofl.evaluate(tmp_path / "run", data=folder)
+    assert harmofl.evaluate(tmp_path / "run", data=folder, split="all")["clinic"]["images"] == 10 * 4
+
+
 def test_a_named_test_set_needs_no_other_parts_and_all_means_all(tmp_path: Path) -> None:
     train_on(segmentation_folder(tmp_path / "data"), tmp_path / "run")
     few = segmentation_folder(tmp_path / "few", sites=1, patients=1)

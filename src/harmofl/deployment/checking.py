@@ -17,6 +17,7 @@ from harmofl.deployment.kits import ServerKit, SiteKit, open_kit, read_part
 from harmofl.deployment.provisioning import VERSIONS, Versions, phantom_sites
 from harmofl.deployment.reaching import reach
 from harmofl.errors import RunError, UsageError
+from harmofl.files import what_failed
 
 SOON = 30
 """Days before its end at which a certificate should be renewed."""
@@ -170,6 +171,8 @@ def check_connected(kit: ServerKit) -> Finding:
         return Finding(True, "a run is going on: its display says which sites take part")
     except RunError as error:
         return Finding(True, str(error), "start them; `harmofl deploy check` at a site says what keeps it away")
+    except OSError as error:
+        return Finding(False, what_failed(error), "run this as the user that starts the party")
     return Finding(True, f"connected: {', '.join(sites)}")
 
 
@@ -218,8 +221,11 @@ def of_engine(kit: ServerKit | SiteKit) -> Iterator[Finding]:
 
 def check_space(folder: Path) -> Finding:
     """Whether the disk has room for decoded images, checkpoints and models."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
-    left = shutil.disk_usage(there).free / GIGABYTE
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        left = shutil.disk_usage(there).free / GIGABYTE
+    except OSError as error:
+        return Finding(False, what_failed(error), "name a folder of this user's")
     hint = "decoded images and checkpoints need room: a few gigabytes, with large data sets more"
     return Finding(left >= LEAST_SPACE, f"{left:.1f} GB of disk are free", hint if left < LITTLE_SPACE else "")
 
@@ -253,6 +259,9 @@ def check_images(kit: SiteKit, task: str) -> Iterator[Finding]:
         images = looked_at(kit, task)
     except UsageError as error:
         yield Finding(False, f"{task}: {error}", "correct `data`, `site_in_data` or `tasks` in site.toml")
+        return
+    except OSError as error:
+        yield Finding(False, f"{task}: {what_failed(error)}", "let this user read the images, or correct `data`")
         return
     more = f"harmofl data check --task {task} --data {kit.data}"
     if images.fatal:

@@ -14,7 +14,7 @@ from harmofl.data.classes import Classes
 from harmofl.deployment.engines import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
-from harmofl.federation.messages import Reply, Request
+from harmofl.federation.messages import Reply, Request, as_sent
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import quorum
 from harmofl.federation.transports import Transport
@@ -129,7 +129,7 @@ def as_begun(wish: Wish, out: Path) -> tuple[Settings, Method]:
 
 def agreed(wish: Wish, wanted: Settings, transport: Transport, names: Sequence[str]) -> tuple[Settings, Method]:
     """Ask the sites what their images are like, and put that into the settings."""
-    request = Request(NO_RUN, "describe", 0, settings=wanted.model_dump(mode="json"))
+    request = Request(NO_RUN, "describe", 0, settings=as_sent(wanted))
     replies = list(transport.ask(dict.fromkeys(names, request), wanted.federation.timeout))
     told = {reply.site: reply.description for reply in replies if not reply.error and is_description(reply.description)}
     refused = {reply.site: reply.error or "no description" for reply in replies if reply.site not in told}

@@ -37,6 +37,13 @@ def check_tasks(names: list[str]) -> list[str]:
     return names
 
 
+def check_window(ends: list[float]) -> list[float]:
+    """Refuse what is no window of intensities."""
+    if len(ends) != 2 or ends[0] >= ends[1]:
+        raise ValueError("[low, high] with low below high")
+    return ends
+
+
 class Part(BaseModel):
     """Settings of a party: frozen, and strict about names."""
 
@@ -73,6 +80,9 @@ class SiteSettings(Part):
     models: str = Field("models", description="finished models, one folder per run")
     min_images_for_amplitude: Annotated[int, Field(ge=1)] = Field(
         8, description="with fewer training images no spectrum is shared; the server may ask for more, never for fewer"
+    )
+    intensity: Annotated[list[float], AfterValidator(check_window)] | None = Field(
+        None, description="the one window (data.intensity = [low, high]) of which a spectrum may be shared"
     )
     largest_message_mb: Megabytes = Field(2048, description="larger messages are refused")
 
@@ -156,7 +166,10 @@ class SiteKit:
 
 def is_site(folder: Path) -> bool:
     """Whether a kit's folder is a hospital's."""
-    return (folder / SITE).exists()
+    try:
+        return (folder / SITE).exists()
+    except OSError as error:  # a folder that this user may not enter
+        raise UsageError(f"{folder}: {error.strerror or error}") from None
 
 
 def open_kit(folder: Path) -> ServerKit | SiteKit:

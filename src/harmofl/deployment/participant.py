@@ -42,10 +42,13 @@ MOST = {
 }
 """Settings with which a server could keep this machine busy for ever, and the largest values that are accepted."""
 MEGABYTE = 2**20
+PIXELS = ("intensity", "color", "neighbours")
+"""Data settings with which a server could have other spectra of the same images."""
 SPECTRA = "spectra.json"
 OTHER_IMAGES = "its images or their split have changed since this run began"
 OTHER_SPECTRUM = (
-    "a spectrum of other images has been shared before: the difference could give one of them away "
+    "a spectrum of other images has been shared before, or of the same ones seen otherwise: the difference could give "
+    "one of them away "
     f"(the hospital allows it by deleting {SPECTRA} in its state folder)"
 )
 
@@ -104,6 +107,7 @@ class Participant:
             client = self._client_for(request.run, settings, method)
             if client.model.harmonizer.reveals_images:
                 refuse_thin_averages(method)
+                refuse_windows(settings, self.kit)
             problem = mismatch(request.state, snapshot(client.model.network), all_of_it=False)
             if request.measurement and not problem:
                 problem = mismatch(request.measurement, client.model.harmonizer.measurement())
@@ -112,7 +116,7 @@ class Participant:
             reply = client.answer(request)
             if reply.measurement and client.model.harmonizer.reveals_images:  # it has not left yet
                 images = f"{self._fingerprint}, {len(client.site.train)} images"
-                remember(self.kit.state(SPECTRA), images, OTHER_SPECTRUM)
+                remember(self.kit.state(SPECTRA), f"{images}, {seen_as(settings)}", OTHER_SPECTRUM)
             return reply
 
     def _accepted(self, wanted: Mapping[str, Any]) -> tuple[Settings, Method]:
@@ -191,12 +195,27 @@ def refuse_thin_averages(method: Method) -> None:
         raise RefusalError(f"method.schedule = {schedule!r}: of spectra only the mean of all images is shared here")
 
 
+def refuse_windows(settings: Settings, kit: SiteKit) -> None:
+    """A narrow window leaves all images blank but the brightest: the mean of their spectra would be that one's."""
+    window = settings.data.intensity
+    if isinstance(window, list) and window != kit.settings.intensity:
+        hint = "the hospital allows one window of its choice by `intensity` in its site.toml"
+        raise RefusalError(f"data.intensity = {window}: no spectrum is shared of images seen in this window ({hint})")
+
+
+def seen_as(settings: Settings) -> str:
+    """What the server's settings make of the pixels of an image."""
+    return ", ".join(f"{name} {getattr(settings.data, name)}" for name in PIXELS)
+
+
 def with_own(settings: Settings, kit: SiteKit) -> Settings:
-    """The server's settings with what the hospital decides itself."""
+    """The server's settings with what the hospital decides itself; none of its images are hidden from it."""
     own = kit.settings
     fewest = max(own.min_images_for_amplitude, settings.data.min_images_for_amplitude)
     folder = str(kit.data) if kit.data else None
-    changed = settings.changed("data", folder=folder, cache=str(kit.cache), min_images_for_amplitude=fewest)
+    changed = settings.changed(
+        "data", folder=folder, cache=str(kit.cache), hold_out_site=None, min_images_for_amplitude=fewest
+    )
     return changed.model_copy(update={"device": own.device})
 
 
@@ -224,7 +243,11 @@ class OwnImages:
 
     @classmethod
     def of(cls, kit: SiteKit, settings: Settings) -> OwnImages:
-        """Open them; the folder may call the hospital by another name."""
+        """Open them; the folder may call the hospital by another name.
+
+        That name, with what its images are recognized by, stands in the settings, and so in the hospital's copy of the
+        model: by them `harmofl evaluate` knows which images it was trained on. Of other sites it knows the names only.
+        """
         task, name = find_task(settings.task), kit.name
         if kit.data is None:
             site = task.load_site(name, settings.changed("data", sites=[name]).data)
@@ -237,11 +260,10 @@ class OwnImages:
         found = folder.found()
         train, val, test = folder.parts(called)
         known = {part: found[part] for part in ("channels", "classes") if getattr(settings.data, part) is None}
-        return cls(
-            Site(name, train, {name: val}, {name: test}),
-            settings.changed("data", **known),
-            found["fingerprints"][0],
-        )
+        others = [site for site in settings.data.sites or () if site not in (name, called)]
+        (fingerprint,) = found["fingerprints"]
+        known |= {"sites": [called, *others], "fingerprints": [fingerprint, *("" for _ in others)]}
+        return cls(Site(name, train, {name: val}, {name: test}), settings.changed("data", **known), fingerprint)
 
 
 def called_there(kit: SiteKit, there: list[str]) -> str:

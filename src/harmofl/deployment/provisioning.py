@@ -286,10 +286,10 @@ def changed(federation: Federation, sites: list[str]) -> Federation:
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
     """A folder that only its owner can open, and that is there under its name when all in it is."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"--out {out}: it exists already; choose another folder")
     folder = out
     try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"--out {out}: it exists already; choose another folder")
         out.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
         yield folder
@@ -304,7 +304,8 @@ def appearing(out: Path) -> Iterator[Path]:
 def make_private(folder: Path) -> None:
     """A party's folder will hold decoded images, states and models besides its key: none of them is for other users."""
     for place in (folder / AUTHORITY, folder / SERVER, *(folder / SITES).iterdir()):
-        place.chmod(0o700)
+        if place.exists():  # the authority is kept offline, as it should be, where a site joins later
+            place.chmod(0o700)
 
 
 def add_server(folder: Path, federation: Federation, kits: Kits) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from harmofl.deployment.engines import Finding
@@ -12,6 +13,8 @@ SECONDS = 10.0
 EXPIRED, NOT_YET = 10, 9
 OTHER_NAME = (62, 64)
 """What OpenSSL says of a certificate: expired, not valid yet, for another name or address."""
+TELLING = (ConnectionRefusedError, TimeoutError, OSError)
+"""Failures of a connection, those first that came nearest to the server."""
 
 
 def reach(host: str, port: int, authority: Path, at: str = "", seconds: float = SECONDS) -> Finding:
@@ -22,26 +25,35 @@ def reach(host: str, port: int, authority: Path, at: str = "", seconds: float = 
     except (socket.gaierror, UnicodeError) as error:
         hint = f"is the name right, and does this machine's DNS know it? `getent hosts {host}` tries the same"
         return Finding(False, f"{host} has no address ({getattr(error, 'strerror', None) or error})", hint)
-    connection = connected(where, addresses[0][4][0], port, seconds)
+    connection = connected(where, [str(address[4][0]) for address in addresses], port, seconds)
     if isinstance(connection, Finding):
         return connection
     with connection:
         return greeted(where, host, connection, authority)
 
 
-def connected(where: str, address: str | int, port: int, seconds: float) -> socket.socket | Finding:
-    """A connection, or why there is none."""
-    try:
-        return socket.create_connection((str(address), port), seconds)
-    except ConnectionRefusedError:
+def connected(where: str, addresses: Sequence[str], port: int, seconds: float) -> socket.socket | Finding:
+    """A connection to the first address that takes one, or why there is none."""
+    failures: list[tuple[str, OSError]] = []
+    for address in dict.fromkeys(addresses):
+        try:
+            return socket.create_connection((address, port), seconds)
+        except OSError as error:
+            failures.append((address, error))
+    address, reason = min(failures, key=lambda failure: how_far(failure[1]))
+    if isinstance(reason, ConnectionRefusedError):
         hint = "start the server, or correct the port in federation.toml"
         return Finding(False, f"{where}: nothing listens there (connection refused by {address})", hint)
-    except TimeoutError:
+    if isinstance(reason, TimeoutError):
         hint = "a firewall swallows the connection: let this machine out to that port, and in at the server"
         return Finding(False, f"{where}: no answer from {address} within {seconds:.0f} s", hint)
-    except OSError as error:
-        hint = "is this machine connected to the network that leads to the server?"
-        return Finding(False, f"{where}: {address} cannot be reached ({error.strerror or error})", hint)
+    hint = "is this machine connected to the network that leads to the server?"
+    return Finding(False, f"{where}: {address} cannot be reached ({reason.strerror or reason})", hint)
+
+
+def how_far(error: OSError) -> int:
+    """The place of a failure among those of several addresses: the first is the one to tell of."""
+    return next(place for place, kind in enumerate(TELLING) if isinstance(error, kind))
 
 
 def greeted(where: str, host: str, connection: socket.socket, authority: Path) -> Finding:

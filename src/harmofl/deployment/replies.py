@@ -1,4 +1,4 @@
-"""What the server makes of bytes that came from a site."""
+"""What the server makes of what came from a site."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ PLACE = {"round", "site", "phase", "error", "selected", "num_examples", "num_ste
 """What the server itself writes into a record: no score may be called so."""
 
 
-def reply_of(site: str, data: bytes, largest: int) -> Reply:
-    """The reply of the site whose key brought it; bytes that are none give one with the reason."""
+def reply_of(site: str, data: bytes | str, largest: int) -> Reply:
+    """The reply of the site whose key brought it; words, or bytes that are no reply, give one with the reason."""
+    if isinstance(data, str):  # an engine's own, in which a site may have had its say
+        return Reply(site, error=in_plain_text(data))
     if len(data) > largest:
         return Reply(site, error=f"its answer has {len(data)} bytes, at most {largest} are accepted")
     try:

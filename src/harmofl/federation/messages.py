@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from harmofl.settings import Settings
 from harmofl.states import State, prefixed, unprefixed
 
 Kind = Literal["describe", "amplitude", "train", "evaluate"]
@@ -53,6 +54,11 @@ class Reply:
     description: Mapping[str, Any] = field(default_factory=dict)
     """What the site's images are like: {"synthetic": …, "channels": …, "classes": …, "num_train": …}."""
     error: str = ""
+
+
+def as_sent(settings: Settings) -> dict[str, Any]:
+    """Settings as they travel: where the model to start from lies is the server's own, and its weights are sent."""
+    return settings.changed("model", initial=None).model_dump(mode="json")
 
 
 Message = TypeVar("Message", Request, Reply)

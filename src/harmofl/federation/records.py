@@ -54,10 +54,9 @@ class RunFolder:
 
     def begin(self, settings: Settings, resume: bool) -> str:
         """Claim the folder for a new run, or for one to go on with; return the run's identifier."""
-
         check = partial(self._check_resumable, settings) if resume else self.check_unused
-        check()
         try:
+            check()
             self.path.mkdir(parents=True, exist_ok=True)
             self._claim()
             check()  # again, as another process may have been here between

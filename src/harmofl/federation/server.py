@@ -15,7 +15,7 @@ from torch import nn
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.checks import problem_with, without_bad_scores
 from harmofl.federation.client import keeps_a_part
-from harmofl.federation.messages import Kind, Reply, Request
+from harmofl.federation.messages import Kind, Reply, Request, as_sent
 from harmofl.federation.progress import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.selection import Selection
@@ -166,7 +166,7 @@ class Server:
             round=number,
             state=state if kind != "amplitude" else {},
             measurement=progress.measurement,
-            settings=self.settings.model_dump(mode="json"),
+            settings=as_sent(self.settings),
             keep=progress.kept,
             **more,
         )

@@ -28,6 +28,8 @@ from harmofl.settings import Settings
 from harmofl.tasks import find as find_task
 
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses")
+LONGEST_WAIT = 3600.0
+"""Seconds of one look at the workers, as the system counts no longer than some weeks; another look follows."""
 
 
 def worker_context() -> Any:
@@ -119,7 +121,7 @@ class Workers:
     def _answers(self) -> Iterator[Reply]:
         busy = [worker for worker in self._workers if worker.site]
         nearest = min(worker.deadline for worker in busy) - time.monotonic()
-        ready = wait([worker.connection for worker in busy], timeout=max(0.0, nearest))
+        ready = wait([worker.connection for worker in busy], timeout=min(max(0.0, nearest), LONGEST_WAIT))
         for place, worker in enumerate(self._workers):
             if worker.connection in ready:
                 reply = worker.receive()

@@ -87,6 +87,16 @@ class Trained:
         sites = tuple(data.get("sites") or description["sites"])
         return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
 
+    def check(self, site: str, fingerprint: str) -> None:
+        """Refuse images of which it cannot be said which were trained on: a split depends on them and on the name."""
+        hint = "name a part with --split: all, test, val or train"
+        known = self.fingerprints.get(site)  # empty where only the site itself knows it
+        if known and known != fingerprint:
+            raise UsageError(f"{site} took part in training, but with other images or another split; {hint}")
+        for name, other in self.fingerprints.items():
+            if not known and other == fingerprint:
+                raise UsageError(f"{site} took part in training as {name}, and so with another split; {hint}")
+
 
 def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch) -> tuple[Source, Settings]:
     """Where the images come from, all of them read once, and the settings with what they decide."""
@@ -122,13 +132,9 @@ def settings_for(
 
 def chosen_images(source: Source, site: str, split: str, trained: Trained) -> ImageSet:
     """A site's test images if it took part in training, else all of them, unless a part is named."""
-    took_part = site in trained.sites
-    if split == "auto" and took_part and isinstance(source, ImageFolder):
-        known = trained.fingerprints.get(site)
-        if known and known != source.fingerprint(site):
-            hint = "name a part with --split: all, test, val or train"
-            raise UsageError(f"{site} took part in training, but with other images or another split; {hint}")
-    part = ("test" if took_part else "all") if split == "auto" else split
+    if split == "auto" and isinstance(source, ImageFolder):
+        trained.check(site, source.fingerprint(site))
+    part = ("test" if site in trained.sites else "all") if split == "auto" else split
     if part == "all":
         return source.whole(site)
     named = source.named(site, part) if isinstance(source, ImageFolder) else None

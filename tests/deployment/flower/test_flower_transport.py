@@ -110,6 +110,11 @@ def test_flowers_own_words_are_the_reason(mailbox: Mailbox) -> None:
     assert asked(mailbox)["B"] == "Flower's error 4: expired"
 
 
+def test_a_site_gives_no_orders_to_the_terminal_in_flowers_name(mailbox: Mailbox) -> None:
+    mailbox.answers[2] = lambda: "Flower's error 0: \x1b[2J\nowned"
+    assert asked(mailbox)["B"].isprintable()
+
+
 def test_a_server_that_is_gone_ends_the_run(mailbox: Mailbox) -> None:
     def gone() -> bytes:
         raise httpx.ConnectError("gone")

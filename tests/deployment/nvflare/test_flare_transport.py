@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 
+from harmofl.deployment.nvflare import transport as transport_module
 from harmofl.deployment.nvflare.transport import RelayTransport, alike, connected
 from harmofl.deployment.relay import Relay
 from harmofl.errors import RunError
@@ -92,6 +93,27 @@ def test_a_site_that_is_away_says_so_at_once_and_the_others_answer() -> None:
         replies = {reply.site: reply for reply in transport.ask({"A": request(), "B": request()}, 5)}
     assert replies["A"].error == "not connected"
     assert not replies["B"].error
+
+
+def test_a_site_gives_no_orders_to_the_terminal_in_flares_name() -> None:
+    def handle(far: Relay, header: dict[str, Any], body: bytes) -> None:
+        if header["do"] == "ask":
+            far.send({"id": header["id"], "site": "A", "error": "its answer did not arrive (\x1b[2J\nowned)"})
+
+    with served(handle) as transport:
+        (reply,) = transport.ask({"A": request()}, 5)
+    assert reply.error.isprintable()
+
+
+def test_time_may_be_longer_than_any_single_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(far: Relay, header: dict[str, Any], body: bytes) -> None:
+        if header["do"] == "ask":
+            time.sleep(0.1)
+            far.send({"id": header["id"], "site": "A", "error": ""}, replied("A"))
+
+    monkeypatch.setattr(transport_module, "LONGEST_WAIT", 0.01)
+    with served(handle) as transport:
+        assert [reply.error for reply in transport.ask({"A": request()}, 1e12)] == [""]
 
 
 def test_time_runs_out_for_each_request() -> None:

@@ -69,16 +69,14 @@ class FlowerTransport:
                     exchange.send(site, here[site], requests[site])
                 else:
                     yield Reply(site, error=NOT_CONNECTED)
-            yield from (self._reply(site, outcome) for site, outcome in exchange.outcomes(self._connected))
+            for site, outcome in exchange.outcomes(self._connected):
+                yield reply_of(site, outcome, self._largest)
         finally:
             exchange.ended.set()
 
     def _connected(self) -> dict[str, runtime.Presence]:
         present = self._mailbox.present()
         return {site: present[key] for site, key in self._keys.items() if key in present}
-
-    def _reply(self, site: str, outcome: bytes | str) -> Reply:
-        return Reply(site, error=outcome) if isinstance(outcome, str) else reply_of(site, outcome, self._largest)
 
 
 @dataclass

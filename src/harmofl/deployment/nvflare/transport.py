@@ -21,6 +21,9 @@ from harmofl.federation.messages import Reply, Request, encode
 PATIENCE = 10.0
 """Seconds in which FLARE's server answers what it knows without asking a site."""
 
+LONGEST_WAIT = 3600.0
+"""Seconds of one wait for answers, as there is a longest that Python accepts; another one follows."""
+
 Frame = tuple[dict[str, Any], bytes]
 GONE: Frame = ({"gone": True}, b"")
 
@@ -103,8 +106,10 @@ def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], dead
     """One reply per site, as they arrive, until time is over."""
     while any(waiting.values()):
         try:
-            header, body = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            header, body = answers.get(timeout=min(max(0.0, deadline - time.monotonic()), LONGEST_WAIT))
         except queue.Empty:
+            if time.monotonic() < deadline:
+                continue
             yield from failures(waiting, TOO_LATE)
             return
         if "gone" in header:
@@ -112,7 +117,7 @@ def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], dead
         site = header["site"]
         if site in waiting[header["id"]]:
             waiting[header["id"]].remove(site)
-            yield Reply(site, error=header["error"]) if header["error"] else reply_of(site, body, LARGEST_REPLY)
+            yield reply_of(site, header["error"] or body, LARGEST_REPLY)
 
 
 def lost() -> RunError:
