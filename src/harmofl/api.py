@@ -17,7 +17,7 @@ from harmofl.errors import RunError, UsageError
 from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, start_from
 from harmofl.federation.transports import Transport, num_workers, simulated
-from harmofl.files import write_whole
+from harmofl.files import check_writable, write_whole
 from harmofl.inference.folder import located, open_model
 from harmofl.methods.method import Method
 from harmofl.settings import Settings, Tree, read_toml, resolve
@@ -241,6 +241,7 @@ def landscape(
 
     check_device(device)
     out = Path(out)
+    check_writable(out)
     found = survey(
         [Path(run) for run in runs],
         out,

@@ -39,6 +39,18 @@ def test_a_run_and_other_images_are_refused_together(tmp_path: Path) -> None:
         privacy_study(tmp_path / "out", run=tmp_path, data="elsewhere", quick=True)
 
 
+def test_too_many_images_and_a_wrong_folder_are_refused_before_anything_is_attacked(
+    study: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    told: list[dict[str, Any]] = []
+    with pytest.raises(UsageError, match=r"--images 500: must be at most \d+, with \d+ images of hospital-0 at hand"):
+        privacy_study(tmp_path / "out", run=study[0] / "run", images=500, quick=True, watch=told.append)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"--out .*file: .*file is a file"):
+        privacy_study(tmp_path / "file", run=study[0] / "run", quick=True, watch=told.append)
+    assert not told
+
+
 def test_progress_counts_to_the_end(study: tuple[Path, list[dict[str, Any]]]) -> None:
     _, told = study
     assert [each["done"] for each in told] == list(range(told[0]["total"]))

@@ -72,6 +72,21 @@ def test_a_kept_result_counts_for_every_experiment_with_a_cell_of_its_configurat
     assert kept.find(other, read_experiment(write_plan(), data=tmp_path).cells[0]) is None  # not of a phantom
 
 
+def test_nothing_that_is_kept_is_replaced(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan())
+    longer = read_experiment(write_plan(), preset="small")
+    kept = Kept(tmp_path / "kept")
+    first = kept.keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
+    before = (first / "config.toml").read_text()
+    rounds = longer.cells[0].settings.training.rounds
+    changes = {"training__rounds": rounds, "preset": "small"}
+    second = kept.keep(longer, longer.cells[0], finished(tmp_path / "longer", **changes))
+    assert (first / "config.toml").read_text() == before
+    assert second.parent == first.parent
+    assert settings_in(second).training.rounds == rounds
+    assert kept.keep(experiment, experiment.cells[0], tmp_path / "run") == first
+
+
 def test_settings_that_change_no_result_may_differ() -> None:
     planned, _ = resolve("histology", "fedavg", "smoke")
     done, _ = resolve("histology", "fedavg", "smoke", overrides={"federation.workers": 3, "federation.timeout": 5.0})

@@ -129,6 +129,12 @@ def test_each_site_of_a_folder_is_held_out_in_turn(write_plan: WritePlan, tmp_pa
         (START + 'shows = "curve"\n' + ROW, "axis = None: a curve, and nothing else, has one"),
         (START + ROW + "settings.seed = 3\n", "settings of row 'FedAvg': seed is given by seeds"),
         (START + ROW + 'settings.method.name = "x"\n', "method.name is given by the row's method"),
+        (START + ROW + "settings.method = 5\n", "method is given by the row's method"),
+        (START + '[settings.data]\nfolder = "images"\n' + ROW, "settings: data.folder is given by --data"),
+        (
+            START + ROW + '[[variations]]\nname = "v"\nonly = []\n',
+            r"variations.0.only = \[\]: must be a list of at least 1",
+        ),
         (START + ROW + "settings.training.runds = 3\n", "row 'FedAvg': unknown setting 'training.runds'; did you mean"),
         (START + ROW + "settings.method.radius = 3.0\n", "row 'FedAvg': unknown setting of FedAvg 'method.radius'"),
         (

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from folders import segmentation_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
 from harmofl.experiments.folder import claimed
+from harmofl.experiments.kept import Kept
 from harmofl.experiments.lines import read_lines
-from harmofl.experiments.runner import num_jobs, run_experiment
+from harmofl.experiments.results import gather
+from harmofl.experiments.runner import num_jobs, run_experiment, settling
 
 WritePlan = Callable[..., Path]
 Started = Callable[[], list[str]]
@@ -106,6 +110,28 @@ def test_cells_that_were_finished_but_not_kept_are_kept_later(
     run_experiment(plan, out, resume=True, kept=kept)
     assert started() == ALL
     assert len(list(kept.rglob("summary.json"))) == 4
+
+
+def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    segmentation_folder(images)
+    plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
+    experiment, silent = read_experiment(plan, images), lambda record: None
+    [cell], out, kept = experiment.cells, tmp_path / "out", Kept(tmp_path / "kept")
+    run_experiment(plan, out, data=images)
+    (out / "a" / "seed-0" / "config.toml").write_text(settling(silent)(cell.settings).to_toml())  # as a run writes it
+    kept.keep(experiment, cell, out / "a" / "seed-0")
+
+    assert not gather(experiment, out, settle=settling(silent)).missing
+    assert not gather(experiment, kept=kept, settle=settling(silent)).missing
+    shutil.copy(images / "site-0" / "p0-0.png", images / "site-0" / "p0-1.png")
+    assert gather(experiment, out, settle=settling(silent)).missing
+    assert gather(experiment, kept=kept, settle=settling(silent)).missing
+    (images / "manifest.csv").unlink()
+    with pytest.raises(UsageError, match="images"):
+        run_experiment(plan, tmp_path / "again", data=images, kept=tmp_path / "kept")
+    assert started() == ["a seed-0"]
 
 
 def test_a_folder_that_holds_an_experiment_or_anything_else_is_refused(

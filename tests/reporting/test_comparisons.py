@@ -67,6 +67,25 @@ def test_only_sites_and_seeds_that_both_have_are_paired(make_run: MakeRun) -> No
     assert compare(MethodScores("other", (runs[2],)), fedavg) is None
 
 
+def test_differences_that_single_precision_parts_are_equal(make_run: MakeRun) -> None:
+    right = np.array([[181, 177, 179], [185, 164, 178], [188, 180, 173], [186, 176, 177], [180, 181, 175]])
+    gains = np.array([[1, 3, 0], [1, -2, -4], [-1, 0, -3], [0, -7, -3], [-6, 0, -3]])  # of 200 images each
+
+    def accuracies(counts: np.ndarray) -> list[float]:
+        return [float(np.float32(count) / np.float32(200)) for count in counts]
+
+    runs = [
+        make_run(name, dict(zip(SITES, accuracies(counts), strict=True)), seed=seed)
+        for name, each in (("fedavg", right), ("harmofl", right + gains))
+        for seed, counts in enumerate(each)
+    ]
+    fedavg, harmofl = methods_of(runs)
+    found = compare(harmofl, fedavg)
+    assert found
+    assert found.sign_flip_p == sign_flip_p(gains.flatten().astype(np.float64)) == pytest.approx(0.0508, abs=1e-4)
+    assert found.wilcoxon_p == wilcoxon_p(gains.flatten().astype(np.float64))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_both_tests_agree_with_scipys(seed: int) -> None:
     differences = np.random.default_rng(seed).normal(0.5, 1.0, size=9)

@@ -56,6 +56,15 @@ def test_page_loads_nothing_from_a_network(page: Path) -> None:
             assert (attributes.get(name) or "#").startswith(("#", "data:"))
 
 
+def test_what_travels_is_told_of_methods_only(make_run: MakeRun, tmp_path: Path) -> None:
+    scores = {"A": 0.9, "B": 0.8}
+    page_for_runs([make_run(method, scores).folder for method in ("fedavg", "centralized")], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "What it cost" in text
+    assert text.count('<td data-value="3.0">3.00</td>') == 1
+    assert text.count('<td data-value="nan">–</td>') == 1
+
+
 def test_page_holds_scores_figures_settings_versions_and_how_to_repeat_it(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for content in (

@@ -26,6 +26,7 @@ STUDY: dict[str, Any] = {
     "site": "hospital-0",
     "synthetic": True,
     "image_shape": [3, 32, 32],
+    "colour": True,
     "seed": 0,
     "seconds": 61.2,
     "gradient_inversion": [
@@ -78,9 +79,17 @@ def test_grids_name_their_rows_and_put_the_truth_first() -> None:
     assert ">n = 2</text>" in svg
 
 
+def test_neighbouring_slices_are_no_colours() -> None:
+    each = np.array([0, 100, 200], dtype=np.uint8)[:, None, None]
+    slices = {name: images + each for name, images in pictures().items()}
+    for grid in (inversion_grid, retrieval_grid):
+        shown = [picture.get_array() for axes in grid(slices, colour=False).axes for picture in axes.images]
+        assert {tuple(array[0, 0].tolist()) for array in shown} == {(100 / 255, 100 / 255, 100 / 255, 1.0)}
+
+
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_pages_are_made_again_from_what_a_study_wrote(tmp_path: Path, channels: int) -> None:
-    (tmp_path / "privacy.json").write_text(json.dumps(STUDY))
+    (tmp_path / "privacy.json").write_text(json.dumps(STUDY | {"colour": channels == 3}))
     images = {name: np.zeros((2, channels, 8, 8), dtype=np.uint8) for name in pictures()}
     np.savez_compressed(tmp_path / "images.npz", **images)
     write_privacy_pages(tmp_path)

@@ -142,6 +142,7 @@ def test_scores_at_held_out_hospitals_are_the_table(make_experiment: MakeExperim
     assert "“FedAvg”, “FedBN”: by its own statistics." in text
     assert '62.50 <span class="spread">' in text
     assert "Training, round by round" not in text
+    assert "What it cost" not in text
     assert "without A, seed 0" in text
     assert "of models that were trained without it" in text
     assert {path.stem for path in (out / "figures").iterdir()} == {"scores-at-unseen-hospital"}

@@ -11,6 +11,7 @@ from rich.console import Console
 from harmofl.errors import UsageError
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import latex_escape, methods_of, score_table, to_csv, to_latex, to_markdown, to_rich
+from harmofl.reporting.words import ranked
 
 MakeRun = Callable[..., RunResult]
 
@@ -78,6 +79,20 @@ def test_site_without_a_score_is_shown_as_missing(make_run: MakeRun) -> None:
     table = score_table(runs)
     assert table.rows[0].cells[2].text == "–"
     assert table.rows[1].cells[2].best
+
+
+def test_an_average_without_one_of_the_sites_does_not_compete(make_run: MakeRun) -> None:
+    easy = {"A": 0.9, "B": 0.7}
+    runs = [
+        make_run("fedavg", easy | {"C": 0.5}),
+        make_run("harmofl", easy, seed=0),
+        make_run("harmofl", easy | {"C": 0.5}, seed=1),
+    ]
+    table = score_table(runs)
+    assert [row.cells[3].mean_text for row in table.rows] == ["70.00", "–"]
+    assert table.rows[0].cells[3].best
+    assert "No average where a site has no score: HarmoFL, seed 0 (C)." in table.notes
+    assert [method.label for method in ranked(runs)] == ["FedAvg"]
 
 
 def test_score_of_null_or_nan_in_one_seed_makes_the_mean_missing(make_run: MakeRun) -> None:

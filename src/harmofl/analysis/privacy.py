@@ -19,13 +19,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor, nn
 
 from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
+from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
 from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, Plan, Subject, Watch, subject_of
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
 from harmofl.federation.records import Record
-from harmofl.files import write_whole
+from harmofl.files import check_writable, write_whole
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
 
 BANDS: tuple[Band, ...] = ("full", 0.1, "dc")
@@ -92,6 +93,7 @@ def privacy_study(
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     plan = replace(QUICK if quick else Plan(), **chosen)
     out, started = Path(out), time.perf_counter()
+    check_writable(out)
     with threads(1):  # the tensors are small
         subject = subject_of(out, task, plan, seed, run, data, watch)
         study = Study(subject, plan, seed, watch)
@@ -102,6 +104,7 @@ def privacy_study(
         "site": subject.site,
         "synthetic": subject.settings.data.folder is None,
         "image_shape": list(subject.shape),
+        "colour": has_colours(subject.task, subject.settings.data),
         "seed": seed,
         "plan": asdict(plan),
         "gradient_inversion": gradient,
@@ -111,15 +114,11 @@ def privacy_study(
         "recommended_minimum": largest(minima(phase).values()),
         "seconds": round(time.perf_counter() - started, 1),
     }
-    np.savez_compressed(_made(out) / "images.npz", **study.pictures)  # type: ignore[arg-type]
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(out / "images.npz", **study.pictures)  # type: ignore[arg-type]
     write_whole(out / "privacy.json", json.dumps(record, indent=1) + "\n")
     write_privacy_pages(out)
     return record
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 class Study:
@@ -150,11 +149,12 @@ class Study:
 
     def _cases(self) -> tuple[Case, ...]:
         training = self.subject.settings.training
+        of_sgd = "" if training.optimizer == "sgd" else " of SGD"  # steps of Adam are not looked at
         local = LocalTraining(self.plan.local_steps, training.learning_rate, training.momentum, training.weight_decay)
         return (
             Case("gradient of one image", 1, LocalTraining()),
             Case(f"gradient of {self.plan.batch} images", self.plan.batch, LocalTraining()),
-            Case(f"update of one image, {self.plan.local_steps} steps", 1, local),
+            Case(f"update of one image, {self.plan.local_steps} steps{of_sgd}", 1, local),
         )
 
     def _attacks(self) -> Iterator[tuple[str, Case, Way]]:

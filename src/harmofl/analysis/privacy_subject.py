@@ -86,6 +86,11 @@ def subject_of(
     images = train.load(order[: 2 * most])
     if len(images) < plan.batch + FEWEST_OTHERS:
         raise UsageError(f"{site} has {len(images)} training images: the study needs {plan.batch + FEWEST_OTHERS}")
+    if plan.images + FEWEST_OTHERS > len(images):
+        allowed = len(images) - FEWEST_OTHERS
+        raise UsageError(
+            f"--images {plan.images}: must be at most {allowed}, with {len(images)} images of {site} at hand"
+        )
     networks = {
         CONTROL: control_network(chosen.kind, chosen.image_shape(settings.data), len(chosen.classes_of(settings.data))),
         UNTRAINED: chosen.build_model(settings, method).network.eval(),

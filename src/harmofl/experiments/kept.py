@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harmofl.data.cache import digest
 from harmofl.errors import UsageError, describe
 from harmofl.experiments.cells import Cell, Experiment
 from harmofl.files import write_whole
@@ -45,9 +46,11 @@ class Kept:
         return next((place for place in places if agree(cell.settings, self._known[place], paths=False)), None)
 
     def keep(self, experiment: Experiment, cell: Cell, run: Path) -> Path:
-        """Copy a finished run's summary, configuration and scores of every round."""
-        place = self._place(experiment, cell)
+        """Copy a finished run's summary, configuration and scores of every round; nothing that is kept is replaced."""
         settings = without_paths(settings_in(run))
+        place = self._place(experiment, cell)
+        if place in self._known and self._known[place] != settings:  # of another preset, or of other images
+            place = place.with_name(f"{place.name}-{digest(settings.to_toml())[:8]}")
         write_whole(place / "config.toml", settings.to_toml())
         write_whole(place / ROUNDS, to_rounds(read_run(run).records))
         write_whole(place / "summary.json", (run / "summary.json").read_bytes())  # last: a place with it is whole

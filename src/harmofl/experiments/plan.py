@@ -12,13 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
 from harmofl.methods.catalogue import find as find_method
-from harmofl.settings import Tree, read_toml
+from harmofl.settings import Tree, flat, read_toml
 from harmofl.tasks import find as find_task
 
 Name = Annotated[str, Field(pattern="[A-Za-z0-9]", description="at least a letter or a digit, as it names a folder")]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
-GIVEN_ELSEWHERE = {"task": "task", "preset": "preset", "seed": "seeds", "method.name": "the row's method"}
+GIVEN_ELSEWHERE = {
+    "task": "task",
+    "preset": "preset",
+    "seed": "seeds",
+    "method": "the row's method",
+    "method.name": "the row's method",
+    "data.folder": "--data",
+}
 """What settings may not say, and what says it."""
 
 
@@ -41,7 +48,7 @@ class Variation(Part):
 
     name: Name
     settings: Tree = {}
-    only: list[str] | None = None
+    only: list[str] | None = Field(None, min_length=1)
 
 
 class Paper(Part):
@@ -154,8 +161,7 @@ def check_distinct(field: str, values: Iterable[object]) -> None:
 
 
 def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    of_method = settings.get("method", {})
-    named = {*settings, *("method.name" for name in of_method if name == "name")}
+    named = flat(settings)
     for name, instead in GIVEN_ELSEWHERE.items():
         if name in named:
             raise UsageError(f"{where}: {name} is given by {instead}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from harmofl.federation.records import RunFolder
 from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import methods_of
-from harmofl.settings import flat
+from harmofl.settings import Settings, flat
+
+Settle = Callable[[Settings], Settings]
 
 
 @dataclass
@@ -94,10 +97,19 @@ class Results:
         return place | {"state": "done", "folder": Path(os.path.relpath(run.folder, start)).as_posix()} | scores
 
 
-def gather(experiment: Experiment, out: Path | None = None, kept: Kept | None = None) -> Results:
-    """What is done already: in the experiment's folder, or among kept results."""
+def gather(
+    experiment: Experiment,
+    out: Path | None = None,
+    kept: Kept | None = None,
+    settle: Settle = lambda settings: settings,
+) -> Results:
+    """What is done already: in the experiment's folder, or among kept results.
+
+    `settle` puts what the images decide into a cell's settings, so that results of other images do not count.
+    """
     results = Results(experiment)
-    for cell in experiment.cells:
+    for planned in experiment.cells:
+        cell = replace(planned, settings=settle(planned.settings))
         folder = out / cell.path if out else None
         if folder and is_done(cell, folder):
             results.runs[cell.path] = read_run(folder)

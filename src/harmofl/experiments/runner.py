@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from harmofl.experiments.cells import Cell, Experiment, read_experiment
 from harmofl.experiments.folder import claimed
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.processes import CellProcess
-from harmofl.experiments.results import Results, gather
+from harmofl.experiments.results import Results, Settle, gather
 from harmofl.experiments.writing import write_results
 from harmofl.reporting.runs import read_run
-from harmofl.settings import flat, resolve
+from harmofl.settings import DataSettings, Settings, flat, resolve
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -47,16 +48,28 @@ def run_experiment(
     with claimed(out, experiment, resume):
         if experiment.plan.shows == "samples":
             return _draw_samples(experiment, out, watch)
-        results = gather(experiment, out, store)
-        if results.missing:  # before any process: wrong data are wrong for all cells, and are decoded once
-            settled(results.missing[0].settings, watch)
+        settle = settling(watch)  # before any process: wrong data are wrong for all cells, and are decoded once
+        results = gather(experiment, out, store, settle)
         try:
-            _keep_finished(results, out, store)
+            _keep_finished(results, out, store, settle)
             write_results(results, out)
             Runner(results, out, store, watch).run(num_jobs(jobs, results.missing))
         except OSError as error:
             raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
     return results
+
+
+def settling(watch: Watch) -> Settle:
+    """Puts what the images decide into settings; cells that read the same images open them once."""
+    found: dict[str, DataSettings] = {}
+
+    def settle(settings: Settings) -> Settings:
+        key = f"{settings.task} {settings.data.model_dump_json()}"
+        if key not in found:
+            found[key] = settled(settings, watch).data
+        return settings.model_copy(update={"data": found[key]})
+
+    return settle
 
 
 def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
@@ -81,11 +94,12 @@ def num_jobs(wanted: int | None, cells: Sequence[Cell]) -> int:
     return most if wanted is None else max(1, min(wanted, most))
 
 
-def _keep_finished(results: Results, out: Path, store: Kept | None) -> None:
+def _keep_finished(results: Results, out: Path, store: Kept | None, settle: Settle) -> None:
     """Keep what a run before did not: it was killed just then, or kept nothing."""
     for cell in results.experiment.cells if store else ():
         done = results.runs.get(cell.path)
-        if store and done and done.folder == out / cell.path and not store.find(results.experiment, cell):
+        known = replace(cell, settings=settle(cell.settings))
+        if store and done and done.folder == out / cell.path and not store.find(results.experiment, known):
             store.keep(results.experiment, cell, out / cell.path)
 
 

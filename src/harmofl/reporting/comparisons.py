@@ -24,6 +24,9 @@ FEWEST_PAIRS = 6
 
 LEVEL = 0.05
 
+DECIMALS = 4
+"""Of differences in points: scores are single precision, and rounding must not part differences that are equal."""
+
 Values = npt.NDArray[np.float64]
 
 
@@ -86,7 +89,7 @@ def compare(method: MethodScores, baseline: MethodScores) -> Comparison | None:
 
 
 def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
-    """The differences in points, one per site and seed that both have."""
+    """The differences in points, one per site and seed that both have; equal ones are equal."""
     others = {run.seed: run.scores for run in baseline.runs}
     pairs = [
         score - others[run.seed].get(site, math.nan)
@@ -94,7 +97,7 @@ def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
         if run.seed in others
         for site, score in run.scores.items()
     ]
-    found = np.array(pairs, dtype=np.float64)
+    found = np.array(pairs, dtype=np.float64).round(DECIMALS)
     return found[~np.isnan(found)]
 
 

@@ -114,7 +114,7 @@ def write_page(
         gallery=additions.gallery,
         explains_amplitude=samples_figure is not None or any(run.method == "harmofl" for run in runs),
         band=_shared_band(runs),
-        costs=[_cost(method) for method in methods_of(runs)],
+        costs=_costs(runs),
         next_steps=next_steps_for(runs[0].task) if next_steps is None else next_steps,
         shared_settings=_shared_settings(runs),
         differing_settings=_differing_settings(runs),
@@ -212,6 +212,11 @@ class _Cost:
     failed: int
 
 
+def _costs(runs: Sequence[RunResult]) -> list[_Cost]:
+    """What each method cost; nothing where a line of the table is made of several runs, and so has no records."""
+    return [_cost(method) for method in methods_of(runs)] if any(run.records for run in runs) else []
+
+
 def _cost(method: MethodScores) -> _Cost:
     records = [record for run in method.runs for record in run.records]
     updates = [record for record in records if record["phase"] == "train" and record["site"] != "server"]
@@ -223,7 +228,7 @@ def _cost(method: MethodScores) -> _Cost:
         rounds=_range(rounds),
         selected=_selected_rounds(method),
         minutes=sum(seconds) / len(seconds) / 60,
-        megabytes=sum(sent) / len(sent) / 1e6 if sent else None,
+        megabytes=sum(sent) / len(sent) / 1e6 if sent and not method.is_reference else None,
         failed=sum("error" in record for record in updates),
     )
 

@@ -37,8 +37,8 @@ def write_privacy_pages(out: Path) -> None:
     with np.load(out / "images.npz") as file:
         pictures = {name: file[name] for name in file.files}
     figures = {
-        "privacy-inversion": inversion_grid(pictures),
-        "privacy-retrieval": retrieval_grid(pictures),
+        "privacy-inversion": inversion_grid(pictures, study["colour"]),
+        "privacy-retrieval": retrieval_grid(pictures, study["colour"]),
         "privacy-similarity": similarity_by_number(study["phase_retrieval"]),
     }
     for name, figure in figures.items():
@@ -47,11 +47,7 @@ def write_privacy_pages(out: Path) -> None:
     write_whole(out / "privacy.md", in_words(study))
 
 
-def _gray(pictures: Pictures) -> bool:
-    return bool(next(iter(pictures.values())).shape[1] != 3)
-
-
-def inversion_grid(pictures: Pictures) -> Figure:
+def inversion_grid(pictures: Pictures, colour: bool = True) -> Figure:
     """Draw the images attacked by gradient inversion beside what was found: a row per network and update."""
     rows: dict[str, dict[str, Any]] = {}
     for name, images in pictures.items():
@@ -61,10 +57,10 @@ def inversion_grid(pictures: Pictures) -> Figure:
             label = f"{network}:\n{textwrap.fill(case, LABEL)}"
             rows.setdefault(label, {})[way] = images[:1] / 255.0
     ordered = {name: {way: row[way] for way in WAYS if way in row} for name, row in rows.items()}
-    return image_grid(ordered, gray=_gray(pictures))
+    return image_grid(ordered, gray=not colour)
 
 
-def retrieval_grid(pictures: Pictures) -> Figure:
+def retrieval_grid(pictures: Pictures, colour: bool = True) -> Figure:
     """Draw what phase retrieval found beside the nearest true image, as the number of averaged images grows."""
     rows: dict[str, dict[str, Any]] = {}
     for name, images in pictures.items():
@@ -72,7 +68,7 @@ def retrieval_grid(pictures: Pictures) -> Figure:
         if kind == "retrieval":
             frame, band, count = place
             rows.setdefault(f"{frame},\n{_band_name(band)}", {})[f"n = {count}"] = images / 255.0
-    return image_grid(rows, gray=_gray(pictures), title="Nearest of n true images, and what was found")
+    return image_grid(rows, gray=not colour, title="Nearest of n true images, and what was found")
 
 
 @_styled

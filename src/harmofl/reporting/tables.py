@@ -63,13 +63,19 @@ def methods_of(runs: Sequence[RunResult]) -> list[MethodScores]:
     """Gather the seeds of each method, in the order in which methods first appear."""
     _check_comparable(runs)
     norms_differ = len({run.norm for run in runs}) > 1
+    sites = set(sites_of(runs))
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
         label = f"{run.title} ({run.norm} norm)" if norms_differ and run.norm else run.title
-        groups.setdefault(label, []).append(run)
+        groups.setdefault(label, []).append(run if sites <= run.scores.keys() else _without_average(run))
     for label, members in groups.items():
         _check_seeds_differ(label, members)
     return [MethodScores(label, tuple(members)) for label, members in groups.items()]
+
+
+def _without_average(run: RunResult) -> RunResult:
+    """A run that lacks a site: an average over fewer sites than its neighbours' would not be comparable with theirs."""
+    return replace(run, summary={**run.summary, "test": {**run.summary["test"], "average": None}})
 
 
 def _check_comparable(runs: Sequence[RunResult]) -> None:
@@ -235,10 +241,24 @@ def _notes(runs: Sequence[RunResult], methods: Sequence[MethodScores], several: 
     references = [method.label for method in methods if method.is_reference]
     if references:
         notes.append(f"For reference, not in competition: {', '.join(references)}.")
+    lacking = _lacking(methods, sites_of(runs))
+    if lacking:
+        notes.append(f"No average where a site has no score: {'; '.join(lacking)}.")
     norms = {run.norm for run in runs if run.norm}
     if len(norms) == 1:
         notes.append(f"Normalization layers: {norms.pop()}.")
     return tuple(notes)
+
+
+def _lacking(methods: Sequence[MethodScores], sites: Sequence[str]) -> list[str]:
+    """Which runs have no score at which sites."""
+    found = []
+    for method in methods:
+        for run in method.runs:
+            lacks = [site for site in sites if site not in run.scores]
+            if lacks:
+                found.append(f"{method.label}, seed {run.seed} ({', '.join(lacks)})")
+    return found
 
 
 def _seed_counts(methods: Sequence[MethodScores]) -> str:
