@@ -25,7 +25,6 @@ keep_freed_memory()
 faults()
 print(faults())
 """
-PAGES = 5 * 8 * 2**23 // os.sysconf("SC_PAGE_SIZE")
 
 
 def faults(**environment: str) -> int:
@@ -38,5 +37,5 @@ def faults(**environment: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's memory is kept")
 def test_memory_of_a_step_is_kept_for_the_next_unless_the_user_decides() -> None:
-    assert faults() < PAGES / 100
-    assert faults(MALLOC_TRIM_THRESHOLD_="0") > PAGES / 2
+    kept, given_back = faults(), faults(MALLOC_TRIM_THRESHOLD_="0")
+    assert kept < given_back / 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import warnings
@@ -34,6 +35,10 @@ Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or c
 Quiet = Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")]
 
 
+FULL_OR_BROKEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What is wrong with the disk, not with the command."""
+
+
 def main() -> None:
     """Run a command; every expected problem is one line on stderr and an exit code."""
     try:
@@ -41,7 +46,7 @@ def main() -> None:
     except UsageError as error:
         _fail(error, str(error), 2)
     except OSError as error:
-        _fail(error, what_failed(error), 2)
+        _fail(error, what_failed(error), 1 if error.errno in FULL_OR_BROKEN else 2)
     except RunError as error:
         _fail(error, str(error), 1)
     except KeyboardInterrupt:

@@ -85,6 +85,15 @@ def test_nothing_that_is_kept_is_replaced(write_plan: WritePlan, tmp_path: Path)
     assert second.parent == first.parent
     assert settings_in(second).training.rounds == rounds
     assert kept.keep(experiment, experiment.cells[0], tmp_path / "run") == first
+    assert kept.keep(longer, longer.cells[0], tmp_path / "longer") == second
+
+
+def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan())
+    ours, theirs = Kept(tmp_path / "kept"), Kept(tmp_path / "kept")
+    first = theirs.keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
+    second = ours.keep(experiment, experiment.cells[0], finished(tmp_path / "other", training__rounds=9))
+    assert (settings_in(first).training.rounds, settings_in(second).training.rounds) == (2, 9)
 
 
 def test_settings_that_change_no_result_may_differ() -> None:

@@ -89,7 +89,7 @@ def test_an_average_without_one_of_the_sites_does_not_compete(make_run: MakeRun)
         make_run("harmofl", easy | {"C": 0.5}, seed=1),
     ]
     table = score_table(runs)
-    assert [row.cells[3].mean_text for row in table.rows] == ["70.00", "–"]
+    assert [row.cells[3].text for row in table.rows] == ["70.00 (20.00)", "–"]
     assert table.rows[0].cells[3].best
     assert "No average where a site has no score: HarmoFL, seed 0 (C)." in table.notes
     assert [method.label for method in ranked(runs)] == ["FedAvg"]

@@ -117,7 +117,8 @@ class Cache:
             shutil.rmtree(place, ignore_errors=True)  # not there, or damaged: made again
             return None
         except OSError as error:
-            raise RunError(f"{place}: {error.strerror or error}") from error
+            hint = "if the cache is another user's, choose another folder with data.cache"
+            raise RunError(f"{place}: {error.strerror or error}: {hint}") from error
         facts = {name.removeprefix("fact."): array for name, array in loaded.items() if name.startswith("fact.")}
         return Entry(planes=planes, masks=masks, facts=facts, values=values, notes=notes, **own)
 

@@ -209,7 +209,7 @@ def seen_as(settings: Settings) -> str:
 
 
 def with_own(settings: Settings, kit: SiteKit) -> Settings:
-    """The server's settings with what the hospital decides itself; none of its images are hidden from it."""
+    """The server's settings with what the hospital decides itself, which of the folder's sites it is among it."""
     own = kit.settings
     fewest = max(own.min_images_for_amplitude, settings.data.min_images_for_amplitude)
     folder = str(kit.data) if kit.data else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harmofl.errors import UsageError
@@ -13,6 +13,8 @@ from harmofl.settings import Settings, flat, merged, resolve
 from harmofl.tasks import find as find_task
 
 UNVARIED = Variation(name="as it is")
+
+Settle = Callable[[Settings], Settings]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class Cell:
         without = f"without {self.held_out}" if self.held_out else ""
         names = [self.row, " ".join(name for name in (self.variation, without) if name), f"seed {self.seed}"]
         return "/".join(folder_name(name) for name in names if name)
+
+    def settled(self, settle: Settle) -> Cell:
+        """The same with what its images decide in its settings."""
+        return replace(self, settings=settle(self.settings))
 
     def __str__(self) -> str:
         """Its name in messages."""

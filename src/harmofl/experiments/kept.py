@@ -23,7 +23,7 @@ from harmofl.methods.catalogue import CATALOGUE
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.settings import FOUND_IN_DATA, FREE_TO_CHANGE, Settings, flat, read_toml
 
-ROUNDS = "rounds.csv"
+ROUNDS, SUMMARY = "rounds.csv", "summary.json"
 COLUMNS = ("round", "site", "val", "test", "loss", "drift", "bytes_up", "bytes_down")
 PATHS = ("data.folder", "data.cache", "model.initial")
 DECIDED_BY_DATA = tuple(f"data.{name}" for name in FOUND_IN_DATA if name not in ("folder", "hold_out_site"))
@@ -37,7 +37,7 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known = {path.parent: settings_in(path.parent) for path in sorted(folder.rglob("summary.json"))}
+        self._known = {path.parent: settings_in(path.parent) for path in sorted(folder.rglob(SUMMARY))}
 
     def find(self, experiment: Experiment, cell: Cell) -> Path | None:
         """Where the result of a run with the cell's configuration lies; its own place is looked at first."""
@@ -49,16 +49,22 @@ class Kept:
         """Copy a finished run's summary, configuration and scores of every round; nothing that is kept is replaced."""
         settings = without_paths(settings_in(run))
         place = self._place(experiment, cell)
-        if place in self._known and self._known[place] != settings:  # of another preset, or of other images
+        if is_whole(place) and settings_in(place) != settings:  # of another preset, or of other images
             place = place.with_name(f"{place.name}-{digest(settings.to_toml())[:8]}")
-        write_whole(place / "config.toml", settings.to_toml())
-        write_whole(place / ROUNDS, to_rounds(read_run(run).records))
-        write_whole(place / "summary.json", (run / "summary.json").read_bytes())  # last: a place with it is whole
+        if not is_whole(place):
+            write_whole(place / "config.toml", settings.to_toml())
+            write_whole(place / ROUNDS, to_rounds(read_run(run).records))
+            write_whole(place / SUMMARY, (run / SUMMARY).read_bytes())
         self._known[place] = settings
         return place
 
     def _place(self, experiment: Experiment, cell: Cell) -> Path:
         return self.folder / experiment.name / cell.path
+
+
+def is_whole(place: Path) -> bool:
+    """Whether a result is kept there: its summary is written last."""
+    return (place / SUMMARY).exists()
 
 
 def settings_in(folder: Path) -> Settings:

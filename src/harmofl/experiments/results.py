@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harmofl.experiments.cells import Cell, Experiment
+from harmofl.experiments.cells import Cell, Experiment, Settle
 from harmofl.experiments.kept import Kept, agree, read_kept, settings_in
 from harmofl.experiments.lines import Line, labelled
 from harmofl.federation.records import RunFolder
 from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import methods_of
-from harmofl.settings import Settings, flat
-
-Settle = Callable[[Settings], Settings]
+from harmofl.settings import flat
 
 
 @dataclass
@@ -109,7 +106,7 @@ def gather(
     """
     results = Results(experiment)
     for planned in experiment.cells:
-        cell = replace(planned, settings=settle(planned.settings))
+        cell = planned.settled(settle)
         folder = out / cell.path if out else None
         if folder and is_done(cell, folder):
             results.runs[cell.path] = read_run(folder)

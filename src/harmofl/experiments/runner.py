@@ -6,17 +6,16 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harmofl.api import settled
 from harmofl.errors import RunError
-from harmofl.experiments.cells import Cell, Experiment, read_experiment
+from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
 from harmofl.experiments.folder import claimed
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.processes import CellProcess
-from harmofl.experiments.results import Results, Settle, gather
+from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
 from harmofl.reporting.runs import read_run
 from harmofl.settings import DataSettings, Settings, flat, resolve
@@ -51,7 +50,8 @@ def run_experiment(
         settle = settling(watch)  # before any process: wrong data are wrong for all cells, and are decoded once
         results = gather(experiment, out, store, settle)
         try:
-            _keep_finished(results, out, store, settle)
+            if store:
+                _keep_finished(results, out, store, settle)
             write_results(results, out)
             Runner(results, out, store, watch).run(num_jobs(jobs, results.missing))
         except OSError as error:
@@ -94,13 +94,14 @@ def num_jobs(wanted: int | None, cells: Sequence[Cell]) -> int:
     return most if wanted is None else max(1, min(wanted, most))
 
 
-def _keep_finished(results: Results, out: Path, store: Kept | None, settle: Settle) -> None:
+def _keep_finished(results: Results, out: Path, store: Kept, settle: Settle) -> None:
     """Keep what a run before did not: it was killed just then, or kept nothing."""
-    for cell in results.experiment.cells if store else ():
-        done = results.runs.get(cell.path)
-        known = replace(cell, settings=settle(cell.settings))
-        if store and done and done.folder == out / cell.path and not store.find(results.experiment, known):
-            store.keep(results.experiment, cell, out / cell.path)
+    experiment = results.experiment
+    here = [cell for cell in experiment.cells if cell.path in results.runs]
+    for cell in here:
+        own = out / cell.path
+        if results.runs[cell.path].folder == own and not store.find(experiment, cell.settled(settle)):
+            store.keep(experiment, cell, own)
 
 
 class Runner:

@@ -201,7 +201,7 @@ def _row(method: MethodScores, sites: Sequence[str], several_seeds: bool) -> Row
     cells = [Cell(method.mean_at(site), sample_std(method.at(site))) for site in sites]
     # The spread over sites is that of the row's own site columns, those the method was scored on.
     site_means = [cell.mean for cell in cells if not math.isnan(cell.mean)]
-    cells.append(Cell(method.average, sample_std(site_means)))
+    cells.append(Cell(method.average, None if math.isnan(method.average) else sample_std(site_means)))
     if several_seeds:
         over_seeds = sample_std(list(method.averages.values()))
         cells.append(Cell(math.nan if over_seeds is None else over_seeds))

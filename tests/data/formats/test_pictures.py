@@ -256,6 +256,12 @@ def test_a_mask_drawn_in_its_transparency_is_refused(tmp_path: Path, name: str, 
         read_mask(path, picture())
 
 
+def test_a_mask_of_which_nothing_is_seen_is_empty_or_refused(tmp_path: Path) -> None:
+    assert not read_mask(saved(tmp_path / "black.png", with_alpha("LA", 0 * WHITE, 0 * WHITE)), picture()).any()
+    with pytest.raises(UnreadableError, match="its labels are in its transparency"):
+        read_mask(saved(tmp_path / "white.png", with_alpha("LA", WHITE, 0 * WHITE)), picture())
+
+
 def with_alpha(mode: str, grey: np.ndarray, alpha: np.ndarray) -> Image.Image:
     image = Image.fromarray(grey).convert(mode)
     image.putalpha(Image.fromarray(alpha))

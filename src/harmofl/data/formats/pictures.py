@@ -123,7 +123,7 @@ def _numbers(image: Any, labels: bool) -> Pixels:
 def _opaque(array: Pixels, axis: int, count: int, labels: bool) -> Pixels:
     """Colours without the last channels of an axis, which say how opaque they are; unseen labels become 0."""
     colours, alpha = np.split(array, [array.shape[axis] - count], axis=axis)
-    if not labels or (alpha == alpha.flat[0]).all():
+    if not labels or ((alpha == alpha.flat[0]).all() and (alpha.any() or not colours.any())):
         return colours
     seen = colours * alpha.any(axis=axis, keepdims=True)
     if _is_plain(colours, axis) or not seen.any():
