@@ -51,20 +51,18 @@ def _titled(line: Line) -> RunResult:
 
 def _at_held_out_sites(lines: Sequence[Line]) -> list[RunResult]:
     """One run per label and seed: its score at each site is that of the model which never saw the site."""
-    sites = {str(line.held_out) for line in lines}
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         groups.setdefault((line.label, line.run.seed), []).append(line)
-    return [_joined(group, len(sites)) for group in groups.values()]
+    return [_joined(group) for group in groups.values()]
 
 
-def _joined(lines: Sequence[Line], num_sites: int) -> RunResult:
+def _joined(lines: Sequence[Line]) -> RunResult:
     unseen = {str(line.held_out): line.run.summary["unseen"][line.held_out] for line in lines}
     scores = {site: found["metric"] for site, found in unseen.items()}
-    # An average over fewer sites than its neighbours' would not be comparable with theirs.
-    average = statistics.fmean(scores.values()) if len(scores) == num_sites else None
+    test = scores | {"average": statistics.fmean(scores.values())}
     run = _titled(lines[0])
-    return replace(run, summary={**run.summary, "test": scores | {"average": average}, "unseen": unseen}, records=[])
+    return replace(run, summary={**run.summary, "test": test, "unseen": unseen}, records=[])
 
 
 def read_lines(out: Path | str) -> list[RunResult]:
