@@ -45,7 +45,19 @@ def test_the_caption_tells_norm_hyperparameters_and_what_differs_from_the_defaul
     training = "rounds 3, local epochs 1, batch size 8, optimizer sgd, learning rate 0.01"
     assert f"Images: synthetic hospitals. Preset smoke: {training}." in notes
     assert "Not as by default, for all: training.rounds = 3." in notes
-    assert "“HarmoFL”: method.radius = 0.5." in notes
+    assert "HarmoFL: band = dc, decay = 0.1, schedule = before-training, radius = 0.5." in notes
+    assert not any(note.startswith(("“HarmoFL”", "FedAvg:")) for note in notes)
+
+
+def test_what_a_variation_changes_of_a_method_stands_at_its_line_alone(results_of: ResultsOf) -> None:
+    radii = "".join(
+        f'[[variations]]\nname = "radius {radius}"\nonly = ["HarmoFL"]\nsettings.method.radius = {radius}\n'
+        for radius in (0.05, 0.5)
+    )
+    scores = {f"harmofl/radius-{radius}/seed-0": {"A": 0.9} for radius in (0.05, 0.5)}
+    notes = results_table(results_of(scores, START.replace("[0, 1]", "[0]") + ROWS + radii)).notes
+    assert "HarmoFL: band = dc, decay = 0.1, schedule = before-training." in notes
+    assert "“HarmoFL, radius 0.5”: method.radius = 0.5." in notes
 
 
 def test_cells_that_are_missing_are_named(results_of: ResultsOf) -> None:
@@ -106,6 +118,10 @@ def test_variations_are_compared_with_fedavg_under_the_same_one(results_of: Resu
         ("HarmoFL, batch norm", "FedAvg, batch norm"),
         ("HarmoFL, group norm", "FedAvg, group norm"),
     ]
+    other = results_of(scores, START + 'baseline = "group norm"\n' + ROWS + norms)
+    first, *rest = [(found.label, found.baseline) for found in other.comparisons()]
+    assert first == ("FedAvg, batch norm", "FedAvg, group norm")
+    assert rest == [(found.label, found.baseline) for found in results.comparisons()[1:]]
     assert [run.title for run in results.lines()[::2]] == [
         "FedAvg, batch norm",
         "FedAvg, group norm",

@@ -1,6 +1,7 @@
 import io
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,13 @@ def test_bytes_are_summed_over_rounds_and_averaged_over_sites(make_run: MakeRun)
     assert line.get_label() == "FedAvg"
     np.testing.assert_allclose(line.get_xdata(), [3, 6])  # 1 MB up and 2 MB down in each round
     assert line.get_ydata()[-1] == pytest.approx(85)
+
+
+def test_bytes_sent_before_the_first_round_count(make_run: MakeRun) -> None:
+    run = make_run("harmofl", {"A": 0.9, "B": 0.8}, rounds=2)
+    before = [{"round": 0, "site": site, "phase": "amplitude", "bytes_up": 500_000} for site in ("A", "B")]
+    (line,) = score_by_bytes([replace(run, records=(*before, *run.records))]).axes[0].lines
+    np.testing.assert_allclose(line.get_xdata(), [3.5, 6.5])
 
 
 def test_unseen_hospitals_have_a_row_each_and_one_for_their_mean(make_run: MakeRun) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from chromium import open_page
 from harmofl.reporting import figures
-from harmofl.reporting.page import page_for_runs, write_page
+from harmofl.reporting.page import next_steps_for, page_for_runs, write_page
 from harmofl.reporting.runs import RunResult
 from harmofl.reporting.words import summarize
 
@@ -137,6 +137,21 @@ def test_page_without_config_files_can_still_be_made(two_runs: list[RunResult], 
         (run.folder / "config.toml").unlink()
     page_for_runs([run.folder for run in two_runs], tmp_path / "page.html")
     assert "hold no <code>config.toml</code>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_next_steps_keep_the_hospitals_and_their_settings(two_runs: list[RunResult], tmp_path: Path) -> None:
+    assert {run.method for run in two_runs} == {"fedavg", "harmofl"}
+    steps = dict(next_steps_for(two_runs, tmp_path))
+    config = "--config runs/harmofl-0/config.toml"
+    assert (
+        steps["Train another method on the same hospitals"] == f"harmofl train {config} --method fedbn --out runs/fedbn"
+    )
+    assert f"harmofl train {config} --set data.shift=2 --out runs/shifted" in steps.values()
+    assert "harmofl evaluate runs/shifted/model --set data.shift=0" in steps.values()
+
+
+def test_equal_scores_have_no_best_hospital(make_run: MakeRun) -> None:
+    assert not any("does best at" in sentence for sentence in summarize([make_run("fedavg", {"A": 0.0, "B": 0.0})]))
 
 
 def test_summary_says_who_is_ahead_and_where(two_runs: list[RunResult]) -> None:

@@ -125,6 +125,17 @@ def test_a_curve_tells_the_best_setting_of_each_row(experiment: Path) -> None:
     assert (experiment / "figures" / "score-curve.svg").exists()
 
 
+def test_named_variations_are_drawn_and_the_best_of_each_row_is_told(experiment: Path) -> None:
+    cells = cells_of(experiment)
+    for cell in cells:
+        cell |= {"row": "ours", "variation": "group norm" if cell["row"] == "HarmoFL" else "batch norm"}
+    change(experiment, cells=cells)
+    text = text_of(experiment)
+    assert "ours is best with group norm (83.0\N{NO-BREAK SPACE}%) and worst with batch norm (81.0" in text
+    assert "of each row under each variation" in text
+    assert (experiment / "figures" / "scores-by-variation.svg").exists()
+
+
 def test_scores_at_held_out_hospitals_are_the_table(make_experiment: MakeExperiment) -> None:
     out = make_experiment({"fedavg": [{"A": 0.9, "B": 0.8}], "fedbn": [{"A": 0.9, "B": 0.8}]})
     cells = []

@@ -219,6 +219,19 @@ def test_summary_with_impossible_scores_is_refused(make_run: MakeRun, test: obje
         make_run("fedavg", {"A": 0.9, "B": 0.8}, test=test)
 
 
+def test_a_setting_that_a_file_does_not_name_has_its_default(two_runs: list[RunResult]) -> None:
+    named = replace(two_runs[1], config="[data]\nseed = 0\n")
+    assert len(score_table([replace(two_runs[0], config="[data]\n"), named]).rows) == 2
+
+
+def test_runs_that_do_not_know_their_masks_share_a_table_with_others(two_runs: list[RunResult]) -> None:
+    without, with_own, with_others = "[data]\n", "[data]\nannotations = ['1']\n", "[data]\nannotations = ['2']\n"
+    first, second = two_runs
+    assert len(score_table([replace(first, config=without), replace(second, config=with_own)]).rows) == 2
+    with pytest.raises(UsageError, match=r"different data.annotations do not belong in one table"):
+        score_table([replace(first, config=with_others), replace(second, config=with_own)])
+
+
 def test_runs_on_different_data_do_not_share_a_table(two_runs: list[RunResult]) -> None:
     first, second = (
         replace(run, config=f"[data]\nshift = {shift}\n") for run, shift in zip(two_runs, (0.0, 1.0), strict=True)

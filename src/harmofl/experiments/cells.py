@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,11 +80,13 @@ def read_experiment(file: Path | str, data: Path | str | None = None, preset: st
     folder = os.path.abspath(data) if data else None
     size = preset or plan.preset or "small"
     try:
-        cells = tuple(_cells(plan, folder, size))
+        cells = list(_cells(plan, folder, size))
+        if plan.divide_rounds_by_local_epochs:
+            cells = _with_equal_passes(cells)
         check_distinct("cells", (cell.path for cell in cells))  # sites may have any name
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from None
-    return Experiment(file.stem, plan, size, folder, cells)
+    return Experiment(file.stem, plan, size, folder, tuple(cells))
 
 
 def _cells(plan: Plan, folder: str | None, preset: str) -> Iterator[Cell]:
@@ -109,10 +112,18 @@ def _cell(
     except UsageError as error:
         where = f"row {row.name!r}" + (f", variation {varied!r}" if varied else "")
         raise UsageError(f"{where}: {error}") from None
-    if plan.divide_rounds_by_local_epochs:
-        rounds = max(1, round(settings.training.rounds / settings.training.local_epochs))
-        settings = settings.changed("training", rounds=rounds)
     return Cell(row.name, varied, site, settings)
+
+
+def _with_equal_passes(cells: Sequence[Cell]) -> list[Cell]:
+    """Divide the rounds so that every cell passes over the images equally often: as often as all local epochs allow."""
+    shared = math.lcm(*(cell.settings.training.local_epochs for cell in cells))
+
+    def divided(settings: Settings) -> Settings:
+        passes = max(1, settings.training.rounds // shared) * shared
+        return settings.changed("training", rounds=passes // settings.training.local_epochs)
+
+    return [cell.settled(divided) for cell in cells]
 
 
 def _sites(plan: Plan, folder: str | None, preset: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -57,6 +57,8 @@ class Paper(Part):
     source: str
     columns: list[str] = Field(min_length=1)
     scores: dict[str, list[float | Annotated[list[float], Field(min_length=2, max_length=2)]]]
+    digits: Literal[1, 2] = 2
+    """After the point, as printed."""
 
 
 class Plan(Part):
@@ -73,6 +75,8 @@ class Plan(Part):
     settings: Tree = {}
     rows: list[Row] = []
     variations: list[Variation] = []
+    baseline: str | None = None
+    """The variation with which the others are compared; none: the first."""
     hold_out: Literal["each"] | None = None
     """Each site in turn takes no part, and is what the model is scored on."""
     divide_rounds_by_local_epochs: bool = False
@@ -142,7 +146,8 @@ def _check_whole(plan: Plan) -> None:
         _check_settings(f"settings of row {row.name!r}", row.settings)
     for variation in plan.variations:
         _check_settings(f"settings of variation {variation.name!r}", variation.settings)
-        _check_known(variation.only or (), rows)
+        _check_known("row", variation.only or (), rows)
+    _check_known("baseline", filter(None, [plan.baseline]), [variation.name for variation in plan.variations])
     if plan.paper:
         _check_paper(plan.paper, rows)
 
@@ -167,14 +172,14 @@ def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
             raise UsageError(f"{where}: {name} is given by {instead}")
 
 
-def _check_known(names: Iterable[str], rows: Iterable[str]) -> None:
+def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     for name in names:
-        if name not in rows:
-            raise unknown_name("row", name, rows)
+        if name not in known:
+            raise unknown_name(what, name, known)
 
 
-def _check_paper(paper: Paper, rows: Iterable[str]) -> None:
-    _check_known(paper.scores, rows)
+def _check_paper(paper: Paper, rows: Sequence[str]) -> None:
+    _check_known("row", paper.scores, rows)
     for name, scores in paper.scores.items():
         if len(scores) != len(paper.columns):
             raise UsageError(f"paper.scores.{name}: {len(scores)} numbers for {len(paper.columns)} columns")

@@ -38,7 +38,7 @@ class Results:
         return labelled(lines, self.experiment.data)
 
     def comparisons(self) -> list[Comparison]:
-        """Each line against FedAvg's under the same variation, and FedAvg's against its first variation.
+        """Each line against FedAvg's under the same variation, and FedAvg's against that of the baseline.
 
         Where FedAvg takes no part, the first row stands for it.
         """
@@ -52,8 +52,8 @@ class Results:
         plan = self.experiment.plan
         first = next((row.name for row in plan.rows if row.method == "fedavg"), plan.rows[0].name)
         cell = next(cell for cell in self.experiment.cells if cell.label == label)
-        variation = plan.variations[0].name if cell.row == first and plan.variations else cell.variation
-        return replace(cell, row=first, variation=variation).label
+        usual = plan.baseline or (plan.variations[0].name if plan.variations else "")
+        return replace(cell, row=first, variation=usual if cell.row == first else cell.variation).label
 
     def to_json(self, start: Path) -> dict[str, Any]:
         """Everything, with folders as seen from the experiment's."""

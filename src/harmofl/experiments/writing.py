@@ -37,7 +37,8 @@ def results_table(results: Results) -> Table:
     experiment = results.experiment
     table = score_table(results.lines())
     kind = "at the hospital that took no part" if experiment.plan.hold_out else "of the selected round"
-    notes = [*table.notes, *_unseen_notes(results), _training_note(experiment), *_settings_notes(experiment)]
+    notes = [*table.notes, *_unseen_notes(results), _training_note(experiment)]
+    notes += [*_method_notes(experiment), *_settings_notes(experiment)]
     table = replace(
         table,
         caption=f"{experiment.plan.title}: {table.caption[0].lower()}{table.caption[1:]}, {kind}",
@@ -59,8 +60,25 @@ def _training_note(experiment: Experiment) -> str:
     return f"Images: {images}. Preset {experiment.preset}: {', '.join(shared)}."
 
 
+def _method_notes(experiment: Experiment) -> list[str]:
+    """The hyperparameters of each row's method, row by row."""
+    own = {row.name: _of_method(experiment, row.name) for row in experiment.plan.rows}
+    return [f"{row}: {_assigned(values)}." for row, values in own.items() if values]
+
+
+def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
+    """What all cells of a row give its method."""
+    each = [cell.settings.method for cell in experiment.cells if cell.row == row]
+    shared = each[0] if each else {}
+    return {
+        name: str(value)
+        for name, value in shared.items()
+        if name != "name" and all(method[name] == value for method in each)
+    }
+
+
 def _settings_notes(experiment: Experiment) -> list[str]:
-    """What differs from the task's defaults: first for all lines, then line by line."""
+    """What else differs from the task's defaults: first for all lines, then line by line."""
     changes = {cell.label: _changes(cell, experiment) for cell in experiment.in_table_order}
     common = set.intersection(*(set(own.items()) for own in changes.values()))
     notes = [f"Not as by default, for all: {_assigned(dict(sorted(common)))}."] if common else []
@@ -76,8 +94,8 @@ def _changes(cell: Cell, experiment: Experiment) -> dict[str, str]:
     method = cell.settings.method["name"]
     default, _ = resolve(cell.settings.task, method, experiment.preset, overrides=folder)
     usual, values = (flat(settings.model_dump(mode="json")) for settings in (default, cell.settings))
-    changed = {name: value for name, value in values.items() if name not in NOT_SHOWN and usual.get(name) != value}
-    return {name: str(value) for name, value in changed.items()}
+    told = (*NOT_SHOWN, *(f"method.{name}" for name in _of_method(experiment, cell.row)))
+    return {name: str(value) for name, value in values.items() if name not in told and usual.get(name) != value}
 
 
 def _assigned(values: dict[str, str]) -> str:
@@ -113,13 +131,14 @@ def with_paper(table: Table, paper: Paper) -> Table:
 
 def paper_table(paper: Paper) -> Table:
     """The paper's own table."""
-    rows = [Row(name, tuple(_number(score) for score in scores)) for name, scores in paper.scores.items()]
+    rows = [Row(name, tuple(_number(score, paper.digits) for score in scores)) for name, scores in paper.scores.items()]
     caption = f"As published, not our runs: {paper.source}, in percent"
     return Table(caption, tuple(Column(name) for name in paper.columns), tuple(rows))
 
 
-def _number(score: Any) -> Number:
-    return Number(*score) if isinstance(score, list) else Number(score)
+def _number(score: Any, digits: int) -> Number:
+    mean, spread = score if isinstance(score, list) else (score, None)
+    return Number(mean, spread, digits=digits)
 
 
 def sentences(results: Results) -> list[str]:

@@ -55,7 +55,8 @@ class Point:
     """One line of an experiment's table as a point of a curve."""
 
     row: str
-    axis: str
+    axis: str | None
+    """None: `setting` is the name of a variation."""
     setting: Setting
     scores: MethodScores
 
@@ -95,9 +96,9 @@ def score_curves(points: Sequence[Point]) -> Figure:
     return figure
 
 
-def words_for(axis: str) -> str:
+def words_for(axis: str | None) -> str:
     """A setting's name as words."""
-    return axis.rpartition(".")[2].replace("_", " ")
+    return (axis or "variation").rpartition(".")[2].replace("_", " ")
 
 
 def _place(value: Setting) -> float:
@@ -204,8 +205,10 @@ def _bytes_curve(run: RunResult) -> dict[int, tuple[float, float]]:
     """Per round: megabytes up to then, per site, and the score."""
     up, down = (_values_per_round(run, "train", name) for name in ("bytes_up", "bytes_down"))
     rounds = sorted(up)
+    before = _values_per_round(run, "amplitude", "bytes_up").get(0, {})  # what was measured before the first round
     each = [statistics.fmean(up[n][site] + down[n].get(site, 0) for site in up[n]) / 1e6 for n in rounds]
-    sent = dict(zip(rounds, accumulate(each), strict=True))
+    start = statistics.fmean(before.values()) / 1e6 if before else 0.0
+    sent = dict(zip(rounds, (start + total for total in accumulate(each)), strict=True))
     return {number: (sent[number], score) for number, score in _test_curve(run).items() if number in sent}
 
 

@@ -29,14 +29,15 @@ def _is_the_lead_noise(order: Sequence[MethodScores]) -> list[str]:
 
 
 def _best_settings(points: Sequence[Point]) -> list[str]:
-    """For each row of a curve, the setting at which it is best."""
+    """For each row, the setting or variation at which it is best."""
     sentences = []
     for row in dict.fromkeys(point.row for point in points):
         own = [point for point in points if point.row == row and point.scores.average == point.scores.average]
         if len(own) > 1:
             best, worst = (choose(own, key=lambda point: point.scores.average) for choose in (max, min))
             ends = [f"{point.setting} ({percent(point.scores.average)})" for point in (best, worst)]
-            sentences.append(f"{row} is best at {words_for(best.axis)} {ends[0]} and worst at {ends[1]}.")
+            where = ("at", f"{words_for(best.axis)} ") if best.axis else ("with", "")
+            sentences.append(f"{row} is best {where[0]} {where[1]}{ends[0]} and worst {where[0]} {ends[1]}.")
     return sentences
 
 

@@ -69,6 +69,9 @@ class Additions:
 
 NOTHING_MORE = Additions()
 
+TO_TRY = ("fedbn", "harmofl", "fedavg")
+"""Of these, a page proposes the first that it does not show."""
+
 
 def page_for_runs(folders: Sequence[Path | str], out: Path | str, samples_figure: Figure | None = None) -> None:
     """Write the page about these run folders, with a title and a summary computed from their records."""
@@ -115,7 +118,7 @@ def write_page(
         explains_amplitude=samples_figure is not None or any(run.method == "harmofl" for run in runs),
         band=_shared_band(runs),
         costs=_costs(runs),
-        next_steps=next_steps_for(runs[0].task) if next_steps is None else next_steps,
+        next_steps=next_steps_for(runs, path.parent) if next_steps is None else next_steps,
         shared_settings=_shared_settings(runs),
         differing_settings=_differing_settings(runs),
         labels=[method.label for method in methods_of(runs)],
@@ -126,17 +129,25 @@ def write_page(
     write_whole(path, page)
 
 
-def next_steps_for(task: str) -> list[tuple[str, str]]:
-    """Say what a reader may want to do after the page, and with which command."""
-    task = shlex.quote(task)
+def next_steps_for(runs: Sequence[RunResult], start: Path) -> list[tuple[str, str]]:
+    """Say what a reader may want to do after the page, and with which command, as seen from the page's folder."""
+    folder = runs[-1].folder.resolve()
+    config = _relative(folder / "config.toml", start)
+    others = [method for method in TO_TRY if method not in {run.method for run in runs}]
+
+    def train(*changes: str, into: str) -> str:
+        out = _relative(folder.with_name(into), start)
+        return shlex.join(["harmofl", "train", "--config", config, *changes, "--out", out])
+
+    model = shlex.quote(_relative(folder.with_name("shifted") / "model", start))
+    listed = ("See every method, its settings and their defaults", "harmofl methods")
+    if not runs[-1].config:
+        return [listed]
     return [
-        ("See every method, its settings and their defaults", "harmofl methods"),
-        ("Train another method on the same hospitals", f"harmofl train --task {task} --method fedbn --out runs/fedbn"),
-        (
-            "Let the hospitals look twice as different",
-            f"harmofl train --task {task} --method harmofl --set data.shift=2 --out runs/shifted",
-        ),
-        ("Score a trained model on other hospitals", "harmofl evaluate runs/shifted/model --set data.shift=0"),
+        listed,
+        *(("Train another method on the same hospitals", train("--method", other, into=other)) for other in others[:1]),
+        ("Let the hospitals look very different", train("--set", "data.shift=2", into="shifted")),
+        ("Score that model on hospitals that look alike", f"harmofl evaluate {model} --set data.shift=0"),
     ]
 
 

@@ -80,7 +80,7 @@ def _what_instead(unfinished: Sequence[Path]) -> str:
 def _steps_after(runs: Sequence[RunResult], folder: Path) -> Steps:
     """With hospitals of one's own the models are what one goes on with; else there is more to try."""
     if not any(run.settings.get("data", {}).get("folder") for run in runs):
-        return next_steps_for(runs[0].task)
+        return next_steps_for(runs, folder)
     models = [run.folder / "model" for run in runs if (run.folder / "model").is_dir()]
     if not models:
         return []
@@ -141,6 +141,7 @@ _FILES = {
     "unseen": "scores-at-unseen-hospital",
     "bytes": "score-by-bytes",
     "curve": "score-curve",
+    "variations": "scores-by-variation",
 }
 """Names of pictures on the page, and of their files."""
 
@@ -160,13 +161,14 @@ def _comparison(values: State) -> Comparison:
 
 
 def _points(state: State, runs: Sequence[RunResult]) -> list[Point]:
-    """The table's lines as points along the experiment's axis, if it has one."""
-    if not state["axis"]:
-        return []
+    """The table's lines as points along the experiment's axis, or else by the names of its variations."""
+    key = "x" if state["axis"] else "variation"
     cells = {cell["label"]: cell for cell in state["cells"]}
     places = [(method, cells[method.label]) for method in methods_of(runs)]
     return [
-        Point(cell["row"], state["axis"], cell["x"], method) for method, cell in places if cell.get("x") is not None
+        Point(cell["row"], state["axis"], cell[key], method)
+        for method, cell in places
+        if cell.get(key) not in (None, "")
     ]
 
 
@@ -174,9 +176,12 @@ def _pictures(runs: Sequence[RunResult], points: Sequence[Point]) -> dict[str, P
     """The figures that an experiment adds to those of its runs."""
     metric = runs[0].metric_name
     pictures = {}
-    if points:
+    if points and points[0].axis:
         caption = f"Average test {metric} against {drawings.words_for(points[0].axis)}. Higher is better."
         pictures["curve"] = Picture(drawings.score_curves(points), caption)
+    elif points:
+        caption = f"Average test {metric} of each row under each variation. Further right is better."
+        pictures["variations"] = Picture(drawings.scores_by_variation(points), caption)
     if drawings.has_drift(runs):
         caption = "Drift Γ of each hospital in each round, averaged over seeds: a panel per method, all on one scale."
         pictures["drift-by-site"] = Picture(drawings.drift_by_site(runs), caption)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from harmofl.errors import UsageError
 from harmofl.reporting.runs import RunResult
+from harmofl.settings import NOT_ALWAYS_KNOWN, DataSettings
 
 if TYPE_CHECKING:
     import rich.table
@@ -85,9 +86,12 @@ def _check_comparable(runs: Sequence[RunResult]) -> None:
         values = sorted({str(run.summary[name]) for run in runs})
         if len(values) > 1:
             raise UsageError(f"runs with different {name} do not belong in one table: {', '.join(values)}")
-    data = [run.settings["data"] for run in runs if "data" in run.settings]
+    usual = DataSettings().model_dump(mode="json")  # for what a run's file does not name
+    data = [usual | run.settings["data"] for run in runs if "data" in run.settings]
     for name in dict.fromkeys(name for settings in data for name in settings):
-        values = sorted({str(settings.get(name)) for settings in data})
+        may_lack = f"data.{name}" in NOT_ALWAYS_KNOWN
+        each = [settings.get(name) for settings in data]
+        values = sorted({str(value) for value in each if value is not None or not may_lack})
         if len(values) > 1:
             raise UsageError(f"runs with different data.{name} do not belong in one table: {', '.join(values)}")
 
@@ -122,16 +126,17 @@ class Cell:
     mean: float
     spread: float | None = None
     best: bool = False
+    digits: int = 2
 
     @property
     def mean_text(self) -> str:
         """The number as shown."""
-        return MISSING if math.isnan(self.mean) else f"{self.mean:.2f}"
+        return MISSING if math.isnan(self.mean) else f"{self.mean:.{self.digits}f}"
 
     @property
     def spread_text(self) -> str:
         """The spread as shown, without brackets."""
-        return "" if self.spread is None or math.isnan(self.spread) else f"{self.spread:.2f}"
+        return "" if self.spread is None or math.isnan(self.spread) else f"{self.spread:.{self.digits}f}"
 
     @property
     def text(self) -> str:

@@ -66,6 +66,8 @@ def _at_the_sites(order: Sequence[MethodScores], sites: Sequence[str]) -> list[s
     if len(scores) < 2:
         return []
     best, worst = max(scores, key=scores.__getitem__), min(scores, key=scores.__getitem__)
+    if percent(scores[best]) == percent(scores[worst]):
+        return []
     sentence = (
         f"{leader.label} does best at {_hospital(best)} ({percent(scores[best])}) "
         f"and worst at {_hospital(worst)} ({percent(scores[worst])})"
