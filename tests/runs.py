@@ -22,6 +22,7 @@ from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
 from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
+from harmofl.methods.method import Method
 from harmofl.settings import resolve
 from harmofl.tasks import find
 
@@ -195,7 +196,12 @@ def unchanged(request: Request, reply: Reply) -> Reply:
 
 
 def serve(
-    out: Path, change: Change = unchanged, method: str = "fedavg", rounds: int = 2, resume: bool = False, **more: Any
+    out: Path,
+    change: Change = unchanged,
+    method: str | Method = "fedavg",
+    rounds: int = 2,
+    resume: bool = False,
+    **more: Any,
 ) -> Altered:
     """Run a server over real sites whose replies are changed."""
     settings, chosen = resolve("histology", method, "smoke", overrides=tiny("histology", rounds, **more))

@@ -1,14 +1,18 @@
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 import harmofl
 from harmofl.federation.store import Store
+from harmofl.federation.transports import num_workers
 from harmofl.methods.catalogue import fedavg
 from harmofl.methods.method import Method
 from harmofl.methods.steps import PerturbedDescent
+from harmofl.settings import resolve
 from runs import differences, equal, tensors, train, weights
 
 
@@ -95,6 +99,41 @@ def test_a_method_that_cannot_reach_workers_is_refused_before_anything_is_writte
     with pytest.raises(harmofl.UsageError, match=r"Lambda cannot be sent to worker processes.*no lambda"):
         harmofl.train("histology", method, preset="smoke", workers=2, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+NOTEBOOK = """
+class Everything:
+    def __call__(self, network):
+        return list(network.state_dict())
+"""
+
+
+@pytest.fixture
+def from_a_notebook(monkeypatch: pytest.MonkeyPatch) -> Method:
+    """A method defined where no file is: a prompt and a notebook have a main module without `__file__`."""
+    notebook = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    exec(NOTEBOOK, vars(notebook))
+    return Method("Noted", shares=notebook.Everything())
+
+
+def test_a_method_of_a_notebook_cannot_reach_workers_that_were_asked_for(
+    tmp_path: Path, from_a_notebook: Method
+) -> None:
+    with pytest.raises(harmofl.UsageError, match=r"Noted cannot be sent to worker processes.*defined in a notebook"):
+        train(tmp_path / "run", from_a_notebook, federation__workers=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_cannot_reach_workers_trains_in_this_process_if_none_were_asked_for(
+    tmp_path: Path, from_a_notebook: Method
+) -> None:
+    train(tmp_path / "noted", from_a_notebook, rounds=1, federation__workers=0)
+    assert "workers = 0" in (tmp_path / "noted" / "config.toml").read_text()
+    train(tmp_path / "plain", rounds=1)
+    assert equal(weights(tmp_path / "noted"), weights(tmp_path / "plain"))
+    settings, method = resolve("histology", Method("Lambda", shares=lambda network: []), "smoke")
+    assert num_workers(settings, method) == 1
 
 
 def test_a_model_of_an_unknown_method_says_how_to_load_it(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 import tomllib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harmofl.errors import UsageError
-from harmofl.methods.catalogue import CATALOGUE, fedavg
+from harmofl.methods.catalogue import CATALOGUE, fedavg, harmofl, moon
+from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method
-from harmofl.methods.penalties import Proximity
+from harmofl.methods.penalties import ModelContrast, Proximity, Reference
 from harmofl.methods.steps import PerturbedDescent
 from harmofl.settings import (
     Settings,
@@ -326,6 +328,38 @@ def test_a_preset_can_wish_for_one_method_alone() -> None:
     assert resolve("nuclei", "fedprox", "small")[1].settings["mu"] == 0.01
     assert resolve("nuclei", "moon", "paper")[1].settings["mu"] == 1.0
     assert resolve("nuclei", "moon", "small", overrides={"method.mu": 2.0})[1].settings["mu"] == 2.0
+
+
+@pytest.mark.parametrize("preset", ["paper", "paper-code"])
+def test_a_preset_leaves_what_was_written_in_a_methods_code(preset: str) -> None:
+    written = NormalizeAmplitude(band=0.1, decay=0.5, schedule="every-round")
+    assert resolve("nuclei", replace(harmofl, harmonizer=written), preset)[1].harmonizer == written
+    half_written = replace(harmofl, name="Mine", harmonizer=NormalizeAmplitude(decay=0.5))
+    settings = resolved("nuclei", half_written, preset=preset).method
+    usual = resolved("nuclei", "harmofl", preset=preset).method
+    assert settings == usual | {"name": "mine", "decay": 0.5}
+    mine = replace(moon, penalties=(ModelContrast(mu=3.0),))
+    assert resolve("nuclei", mine, "small")[1].settings["mu"] == 3.0
+    assert resolve("nuclei", mine, "small", overrides={"method.mu": 2.0})[1].settings["mu"] == 2.0
+
+
+def test_a_setting_of_a_method_that_is_none_is_left_out_and_read_back() -> None:
+    @dataclass(frozen=True)
+    class Limited:
+        largest: float | None = None
+        strength: float = 1.0
+        needs_previous_model = False
+
+        def start(self, reference: Reference) -> None:
+            return None
+
+    method = Method("Limited", penalties=(Limited(),))
+    settings = resolved(method=method, overrides={"method.strength": 2.0})
+    file = tomllib.loads(settings.to_toml())
+    assert file["method"] == {"name": "limited", "strength": 2.0}
+    assert resolved(method=method, file=file) == settings
+    limited = resolved(method=method, overrides={"method.largest": 3.0})
+    assert resolved(method=method, file=tomllib.loads(limited.to_toml())) == limited
 
 
 def test_another_preset_replaces_what_the_preset_of_a_file_had_set() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,8 +14,8 @@ from torch import nn
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.records import Record, RunFolder
-from harmofl.federation.server import Server, start_from
-from harmofl.federation.transports import Transport, num_workers, simulated
+from harmofl.federation.server import Server, check_measurement, start_from
+from harmofl.federation.transports import Transport, hindrance, num_workers, simulated
 from harmofl.files import check_writable, write_whole
 from harmofl.inference.folder import located, open_model
 from harmofl.methods.method import Method
@@ -111,6 +110,7 @@ def run(
     if transport is None:
         check_method_travels(method, settings)
     task = find_task(settings.task)
+    check_measurement(method, task.image_shape(settings.data))
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(task.build_model(settings, method).network, Path(settings.model.initial))
     folder = RunFolder(out)
@@ -294,12 +294,9 @@ def pictures(
 
 def check_method_travels(method: Method, settings: Settings) -> None:
     """Refuse a method that cannot reach the worker processes."""
-    if num_workers(settings, method) > 1:
-        try:
-            pickle.dumps(method)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            hint = "its pieces must be defined at the top of a file (no lambda), or use workers=1"
-            raise UsageError(f"{method.name} cannot be sent to worker processes: {hint} ({error})") from None
+    if num_workers(settings, method) > 1 and (reason := hindrance(method)):
+        hint = "its pieces must be defined at the top of a file (no lambda), or use workers=1"
+        raise UsageError(f"{method.name} cannot be sent to worker processes: {hint} ({reason})")
 
 
 def check_device(device: str) -> None:

@@ -73,7 +73,8 @@ class PlainLines:
         if record["phase"] in STEPS:
             self._tell(STEPS[record["phase"]](record))
         elif record["phase"] == "start":
-            print(f"{record['title']} on {record['task']}: {record['rounds']} rounds", flush=True)
+            rounds = f"{record['rounds']} round{'' if record['rounds'] == 1 else 's'}"
+            print(f"{record['title']} on {record['task']}: {rounds}", flush=True)
         elif "error" in record:
             print(f"  round {record['round']}: {record['site']} left out: {record['error']}", flush=True)
         elif record["phase"] == "end":
@@ -303,8 +304,9 @@ def show_findings(findings: Iterable[Finding], as_json: bool) -> bool:
 
 def show_methods() -> None:
     """Every method with its paper, idea, settings and defaults."""
-    from harmofl.methods.catalogue import CATALOGUE
+    from harmofl.methods.catalogue import CATALOGUE, load_plugins
 
+    load_plugins()
     table = Table(show_lines=True)
     for heading in ("--method", "idea", "settings", "is FedAvg at"):
         table.add_column(heading)

@@ -78,6 +78,9 @@ class DataSettings(Section):
     fingerprints: list[str] | None = Field(
         None, description="found in the data: what tells the sites' images and their split from others"
     )
+    annotations: list[str] | None = Field(
+        None, description="found in the data: what tells the sites' masks and labels from others"
+    )
     limit: Annotated[int, Field(ge=0)] = Field(
         0, description="at most so many images (slices, tiles) per site of a folder, drawn by data.seed; 0: all"
     )
@@ -169,8 +172,10 @@ class Settings(Section):
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
     def to_toml(self) -> str:
-        """Every setting as TOML that `resolve` reads back."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        """Every setting as TOML that `resolve` reads back; TOML has no word for None, so it is left out."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        values["method"] = {name: value for name, value in values["method"].items() if value is not None}
+        return tomli_w.dumps(values)
 
 
 FREE_TO_CHANGE = (
@@ -182,11 +187,13 @@ FREE_TO_CHANGE = (
 )
 """Settings that a resumed run may change, as they do not change its results."""
 
+NOT_ALWAYS_KNOWN = ("data.annotations",)
+"""Settings that earlier runs did not write down: where one is missing, nothing can be said against it."""
 
 FOLDER = "folder"
 """The part of a preset that counts for images of a folder, not of a phantom."""
 
-FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "fingerprints", "hold_out_site")
+FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "fingerprints", "annotations", "hold_out_site")
 """Data settings that belong to one folder and mean nothing for another."""
 
 
@@ -292,9 +299,12 @@ def _find_method(name: str | Method | None) -> Method:
 
 
 def _wishes_for(method: Method, section: Tree) -> Tree:
-    """A preset's settings for a method: those under its own name, and those of pieces that it has."""
-    common = {name: value for name, value in section.items() if name in method.settings}
-    return {**common, **section.get(method.key, {})}
+    """A preset's settings for a method: those of pieces that it has, and those under its own name.
+
+    What was written in the method's code stays: a preset speaks of settings at their class's default only.
+    """
+    wishes = {**section, **section.get(method.key, {})}
+    return {name: value for name, value in wishes.items() if name in method.usual_settings}
 
 
 def _validated(tree: Tree) -> Settings:
@@ -340,8 +350,9 @@ def _check_requirements(settings: Settings, method: Method) -> None:
 def differences(first: Settings, second: Settings) -> list[str]:
     """Settings in which two runs differ, apart from those that do not change results."""
     one, other = flat(first.model_dump(mode="json")), flat(second.model_dump(mode="json"))
-    names = sorted(one.keys() | other.keys())
-    return [name for name in names if name not in FREE_TO_CHANGE and one.get(name) != other.get(name)]
+    unknown = [name for name in NOT_ALWAYS_KNOWN if None in (one.get(name), other.get(name))]
+    names = sorted((one.keys() | other.keys()) - {*FREE_TO_CHANGE, *unknown})
+    return [name for name in names if one.get(name) != other.get(name)]
 
 
 def read_toml(path: Path) -> Tree:

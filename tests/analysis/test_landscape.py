@@ -195,7 +195,7 @@ def test_sites_may_keep_their_batch_norms(runs: dict[str, Path], tmp_path: Path)
 
 def test_runs_of_one_method_are_told_apart_by_their_folders(runs: dict[str, Path]) -> None:
     subjects = open_runs([runs["fedavg"], runs["amplitude"], runs["harmofl"]], "cpu")
-    assert [subject.label for subject in subjects] == ["FedAvg", "HarmoFL (amplitude)", "HarmoFL (harmofl)"]
+    assert [subject.label for subject in subjects] == ["FedAvg", "HarmoFL (amplitude)", "HarmoFL"]
 
 
 def test_sites_that_share_nothing_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -264,4 +264,4 @@ def test_runs_of_one_method_are_told_apart_by_their_paths(runs: dict[str, Path],
     shutil.copytree(runs["amplitude"], tmp_path / "copies" / "amplitude" / "seed-0")
     folders = [tmp_path / "copies" / name / "seed-0" for name in ("both", "amplitude")]
     assert labels_of([runs["fedavg"], *folders]) == ["FedAvg", "HarmoFL (both)", "HarmoFL (amplitude)"]
-    assert labels_of([runs["harmofl"], runs["amplitude"]]) == ["HarmoFL (harmofl)", "HarmoFL (amplitude)"]
+    assert labels_of([runs["harmofl"], runs["amplitude"]]) == ["HarmoFL", "HarmoFL (amplitude)"]

@@ -241,6 +241,29 @@ def test_what_is_wrong_with_a_site_that_takes_no_part_does_not_matter(tmp_path: 
     opened("segmentation", folder, sites=["site-0", "site-2"]).prepare()
 
 
+MOVED = [
+    "Doe, Jane,site-0,site-0/0.png,healthy,",  # a comma too many, and so "Jane" for a site
+    "Doe, Jane,site-0,site-0/0.png,healthy",
+    "Doe, site-1,site-0,site-0/0.png,healthy,",  # to the name of another site
+    "p0;site-0;site-0/0.png;healthy;",
+    '"p0","Jane",site-0,site-0/0.png,healthy',
+]
+
+
+@pytest.mark.parametrize("row", MOVED)
+def test_rows_whose_values_moved_to_other_columns_are_never_left_out_silently(tmp_path: Path, row: str) -> None:
+    folder = classification_folder(tmp_path)
+    lines = (folder / "manifest.csv").read_text().splitlines()
+    lines = ["patient,site,image,label,comment", *(f",{line}," for line in lines[1:])]
+    lines[1] = row
+    (folder / "manifest.csv").write_text("\n".join(lines))
+    shutil.rmtree(folder / "site-1")
+    assert "manifest.csv line 2: " in broken(folder, "classification", sites=["site-0"])
+    lines[1] = ",site-0,site-0/0.png,healthy,"
+    (folder / "manifest.csv").write_text("\n".join(lines))
+    opened("classification", folder, sites=["site-0"]).prepare()  # not one image of site-1 is there
+
+
 def test_what_is_wrong_with_another_site_does_not_matter_in_the_papers_sets(tmp_path: Path) -> None:
     prostate = prostate_folder(tmp_path / "prostate")
     (prostate / "HK/Case01.nii.gz").unlink()
@@ -372,6 +395,44 @@ def test_the_fingerprint_tells_the_images_and_their_split(tmp_path: Path) -> Non
     assert opened("segmentation", folder, limit=9).fingerprint("site-0") != first
     picture(folder / "site-0/p0-0.png", blob(40, 99)[0])
     assert opened("segmentation", folder).fingerprint("site-0") != first
+
+
+@pytest.mark.parametrize("kind", ["classification", "segmentation"])
+def test_masks_and_labels_are_told_apart_from_the_images(tmp_path: Path, kind: str) -> None:
+    folder = classification_folder(tmp_path) if kind == "classification" else segmentation_folder(tmp_path)
+    first = opened(kind, folder, hold_out_site="site-1").found()
+    assert opened(kind, folder, hold_out_site="site-1").found() == first
+    if kind == "classification":
+        manifest = folder / "manifest.csv"
+        manifest.write_text(manifest.read_text().replace("site-1/2.png,healthy", "site-1/2.png,ill"))
+    else:
+        picture(folder / "site-1/p0-0-mask.png", blob(40, 99)[1])
+    then = opened(kind, folder, hold_out_site="site-1").found()
+    assert [one == other for one, other in zip(first["annotations"], then["annotations"], strict=True)] == [True, False]
+    assert then | {"annotations": first["annotations"]} == first
+
+
+def test_masks_are_read_once_to_tell_them_apart(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)})
+    read = []
+    for _ in range(2):
+        seen: list[dict[str, Any]] = []
+        find("segmentation").open_folder(settings.data, seen.append).found()
+        read.append(len([record for record in seen if record["doing"] == "reading"]))
+    assert read == [2 * 10 * 2, 0]  # images and masks of two sites
+
+
+def test_the_fingerprint_under_another_name_is_the_one_that_the_site_had(tmp_path: Path) -> None:
+    for kind, make in (("classification", classification_folder), ("segmentation", segmentation_folder)):
+        folder = make(tmp_path / kind)
+        trained = opened(kind, folder, limit=6).fingerprint("site-0")
+        manifest = folder / "manifest.csv"
+        manifest.write_text(manifest.read_text().replace("\nsite-0,", "\nclinic,"))
+        settings, _ = resolve(kind, "fedavg", "smoke", overrides={"data.folder": str(folder), "data.limit": 6})
+        images = find(kind).open_folder(settings.data, limited=["site-0", "site-1"])
+        assert images.fingerprint("clinic") != trained
+        assert images.fingerprint("clinic", trained_as="site-0") == trained
 
 
 # --- the cache ----------------------------------------------------------------------------------------------------

@@ -139,6 +139,17 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path: Path) -> None:
     assert second.error == "its images or their split have changed since this run began"
 
 
+def test_a_run_does_not_go_on_with_other_masks(tmp_path: Path) -> None:
+    data = segmentation_folder(tmp_path / "images", sites=1)
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
+    told = settings.changed("data", folder=None, channels=3, classes=["0", "255"]).model_dump(mode="json")
+    first = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
+    assert "have changed" not in first.error
+    (data / "site-0" / "p0-0-mask.png").write_bytes((data / "site-0" / "p1-0-mask.png").read_bytes())
+    second = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
+    assert second.error == "its masks or labels have changed since this run began"
+
+
 def test_images_are_opened_once_for_all_rounds_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     usual = OwnImages.of
@@ -221,6 +232,7 @@ def test_a_hospital_notes_what_its_own_images_are_recognized_by_and_of_others_th
         images = OwnImages.of(kits["A"], with_own(settings.changed("data", sites=sites), kits["A"]))
         assert images.settings.data.sites == noted
         assert images.settings.data.fingerprints == [images.fingerprint, *[""] * (len(noted) - 1)]
+        assert images.settings.data.annotations is None
 
 
 def test_a_refusal_stands_in_the_sites_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,39 @@ def test_nothing_that_is_kept_is_replaced(write_plan: WritePlan, tmp_path: Path)
     assert settings_in(second).training.rounds == rounds
     assert kept.keep(experiment, experiment.cells[0], tmp_path / "run") == first
     assert kept.keep(longer, longer.cells[0], tmp_path / "longer") == second
+
+
+def test_what_changes_no_result_is_no_reason_to_keep_it_again(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan())
+    [cell, *_], kept = experiment.cells, Kept(tmp_path / "kept")
+    first = kept.keep(experiment, cell, finished(tmp_path / "run"))
+    assert kept.keep(experiment, cell, finished(tmp_path / "again", federation__workers=3)) == first
+    second = kept.keep(experiment, cell, finished(tmp_path / "longer", training__rounds=9))
+    again = finished(tmp_path / "longer again", training__rounds=9, federation__workers=3)
+    assert kept.keep(experiment, cell, again) == second
+    assert len(list((tmp_path / "kept").rglob("summary.json"))) == 2
+
+
+def of_images(tmp_path: Path, name: str, *, annotations: list[str] | None = None) -> Path:
+    given: dict[str, object] = {"data__folder": str(tmp_path), "data__fingerprints": [name]}
+    run = f"{name} {annotations}"
+    return finished(tmp_path / run, **as_found(), **given, data__annotations=annotations)
+
+
+def test_a_plan_that_leaves_its_images_open_has_one_result(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan(), data=tmp_path)
+    [cell, *_], kept = experiment.cells, Kept(tmp_path / "kept")
+    first = kept.keep(experiment, cell, of_images(tmp_path, "old", annotations=["one"]))
+    assert kept.find(experiment, cell) == first
+    for run in (of_images(tmp_path, "new"), of_images(tmp_path, "old", annotations=["two"])):
+        second = kept.keep(experiment, cell, run)
+        assert second != first
+        for store in (kept, Kept(tmp_path / "kept")):
+            with pytest.raises(UsageError, match=f"different images: {first}, {second}; remove those that are outdat"):
+                store.find(experiment, cell)
+        shutil.rmtree(second)
+        kept = Kept(tmp_path / "kept")
+        assert kept.find(experiment, cell) == first
 
 
 def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: WritePlan, tmp_path: Path) -> None:

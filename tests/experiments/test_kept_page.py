@@ -1,16 +1,21 @@
 """A page of results from kept results written by hand."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.kept import ROUNDS
+from harmofl.experiments.kept_figures import Drawing
 from harmofl.experiments.kept_page import KeptPage, anchor
 
 ROOT = Path(__file__).parents[2]
@@ -222,6 +227,19 @@ def test_images_need_not_be_at_hand_but_must_be_the_same(place: Place) -> None:
         place.page.text()
 
 
+def test_results_that_a_later_run_has_outdated_are_not_shown(place: Place) -> None:
+    place.plan("real-tiles", PLAN.replace("histology", "segmentation"))
+    found: dict[str, Any] = {"sites": ["A", "B"], "channels": 3, "classes": ["0", "255"]}
+    place.done(*ALL, name="real-tiles", data="/other/tiles", fingerprints=["old"], **found)
+    for path, cell in place.cells("real-tiles", "/other/tiles").items():
+        keep(place.folder / "kept" / "real-tiles" / f"{path}-5a1bc", cell, HARMOFL, fingerprints=["new"], **found)
+    with pytest.raises(UsageError, match=r"FedAvg, seed 0: kept results of different images: .*seed-0, .*seed-0-5a1bc"):
+        place.show("table: real-tiles")
+    for path in ALL:
+        shutil.rmtree(place.folder / "kept" / "real-tiles" / path)
+    assert "| FedAvg | **85.00 (0.00)**" in place.show("table: real-tiles")
+
+
 def test_the_papers_numbers_stand_apart_also_for_tiles_of_its_images(place: Place) -> None:
     place.plan("tiny", PLAN + PAPER)
     place.plan("tiny-tiles", PLAN.replace("histology", "segmentation"))
@@ -294,6 +312,21 @@ def test_the_results_page_shows_every_experiment_in_its_order() -> None:
         "figure-local-epochs",
         "unseen-hospital",
     ]
+
+
+def test_every_lines_colour_survives_in_the_file(tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4))
+    axes = figure.add_subplot()
+    for index in range(7):
+        axes.fill_between([0, 9], [index, 2], [index + 4, 8], alpha=0.15, color=f"C{index}")
+        axes.plot([0, 9], [index, 9 - index], linewidth=1.2, color=f"C{index}")
+    Drawing("x.png", "", "", "abc", lambda: figure).write(tmp_path / "x.png")
+    pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB"), float)
+    for index in range(7):
+        colour = 255 * np.asarray(to_rgb(f"C{index}"))
+        assert np.abs(pixels - colour).max(2).min() < 12, f"no pixel of colour {index}"
 
 
 def test_the_figures_of_the_results_page_are_small() -> None:

@@ -134,6 +134,45 @@ def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: St
     assert started() == ["a seed-0"]
 
 
+def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_do(
+    write_plan: WritePlan, started: Started, tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    segmentation_folder(images)
+    plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
+    experiment, silent = read_experiment(plan, images), lambda record: None
+    [cell], out = experiment.cells, tmp_path / "out"
+    run_experiment(plan, out, data=images)
+    settings = settling(silent)(cell.settings)
+    as_before = settings.changed("data", annotations=None)
+    shutil.copy(images / "site-0" / "p0-0-mask.png", images / "site-0" / "p0-1-mask.png")
+    for name, written, missing in (("known", settings, 1), ("unknown", as_before, 0)):
+        (out / "a" / "seed-0" / "config.toml").write_text(written.to_toml())
+        kept = Kept(tmp_path / name)
+        kept.keep(experiment, cell, out / "a" / "seed-0")
+        assert len(gather(experiment, out, settle=settling(silent)).missing) == missing
+        assert len(gather(experiment, kept=kept, settle=settling(silent)).missing) == missing
+
+
+def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(
+    write_plan: WritePlan, started: Started, tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    segmentation_folder(images)
+    rows = '[[rows]]\nname = "A"\nmethod = "fedavg"\n[[variations]]\nname = "all"\n'
+    wrong = '[[variations]]\nname = "one"\nsettings.data.sites = ["site-9"]\n'
+    plan = write_plan(f'title = "T"\ntask = "segmentation"\npreset = "smoke"\n{rows}{wrong}')
+    out = tmp_path / "out"
+    results = run_experiment(plan, out, data=images)
+    assert started() == ["all seed-0"]
+    assert list(results.errors) == ["a/one/seed-0"]
+    assert results.errors["a/one/seed-0"].startswith("unknown site 'site-9'")
+    assert [cell["state"] for cell in state_of(out)["cells"]] == ["done", "failed"]
+    assert "A, one, seed 0 (unknown site 'site-9'" in (out / "table.md").read_text()
+
+
 def test_a_folder_that_holds_an_experiment_or_anything_else_is_refused(
     write_plan: WritePlan, started: Started, tmp_path: Path
 ) -> None:

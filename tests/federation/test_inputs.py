@@ -71,6 +71,20 @@ def test_a_harmonizer_that_still_learns_sees_every_batch(images: LabelledImages)
     assert seen == 3 * [4, 4, 3]
 
 
+def test_a_random_harmonizer_draws_anew_for_every_batch(images: LabelledImages) -> None:
+    class Random(Harmonizer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, batch: Tensor) -> Tensor:
+            return batch + torch.rand(())
+
+    maker = TrainingInputs(images, TrainingSettings(batch_size=11, local_epochs=2), torch.device("cpu"))
+    means = {round(batch.mean().item(), 4) for _ in range(2) for batch, _ in all_batches(maker, Random())}
+    assert len(means) == 4
+
+
 def test_every_image_comes_once_an_epoch_with_its_own_label(images: LabelledImages) -> None:
     maker = TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu"))
     batches = all_batches(maker, Harmonizer())

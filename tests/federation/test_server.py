@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch import Tensor
 
 import harmofl
 from harmofl import Method
-from harmofl.errors import RunError
+from harmofl.errors import RunError, UsageError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
+from harmofl.methods.catalogue import CATALOGUE
 from harmofl.methods.harmonizers import Harmonizer
+from harmofl.methods.sharing import nothing
 from harmofl.settings import resolve
 from harmofl.states import State
 from harmofl.tasks import find
@@ -346,6 +349,53 @@ def test_what_a_harmonizer_keeps_stays_at_its_site_through_all_rounds(tmp_path: 
         model = harmofl.load_model(tmp_path / "run" / "model", site=site, method=method)
         means.add(round(float(model.harmonizer.own_mean), 6))  # type: ignore[arg-type, union-attr]
     assert len(means) == len(SITES)
+
+
+class Silent(MeasuredOnce):
+    def measurement(self) -> State:
+        return {}
+
+
+class SilentFactory:
+    schedule = "before-training"
+
+    def __call__(self, image_shape: tuple[int, int, int]) -> Harmonizer:
+        return Silent()
+
+
+def test_a_harmonizer_that_does_not_say_what_it_will_measure_is_refused(tmp_path: Path) -> None:
+    method = Method("Silent", harmonizer=SilentFactory())  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"Silent: .*measurement\(\) is empty; from the start it must return"):
+        train(tmp_path / "run", method)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_site_that_shares_no_weights_has_the_amplitude_of_its_own_best_round(tmp_path: Path) -> None:
+    """Every site is best after another round; the amplitude changes from round to round."""
+
+    def change(request: Request, reply: Reply) -> Reply:
+        metrics = dict(reply.metrics)
+        scored = request.round if request.kind == "evaluate" else request.round - 1
+        if "val" in metrics:
+            best = 1 + SITES.index(reply.site) % 3
+            metrics["val"] = {reply.site: metrics["val"][reply.site] | {"metric": 0.9 if scored == best else 0.1}}
+        return altered(reply, metrics=metrics)
+
+    alone = replace(CATALOGUE["harmofl"], name="alone", shares=nothing)
+    options = {"method__schedule": "every-round", "training__batch_size": 3}
+    serve(tmp_path / "run", change, alone, rounds=3, **options)
+    amplitudes = {number: checkpoint(tmp_path / "run", number, "measurement")["amplitude"] for number in (1, 2, 3)}
+    assert not torch.equal(amplitudes[1], amplitudes[3])
+    for site in SITES:
+        best = 1 + SITES.index(site) % 3
+        assert torch.equal(weights(tmp_path / "run", site)["harmonizer.amplitude"], amplitudes[best])
+        (of_round,) = [
+            r
+            for r in records(tmp_path / "run")
+            if (r["round"], r["site"], r["phase"]) == (best, site, "test") and "selected" not in r
+        ]
+        (selected,) = [r for r in records(tmp_path / "run") if r["site"] == site and r.get("selected")]
+        assert (selected["round"], selected["loss"]) == (best, of_round["loss"])
 
 
 def test_a_run_of_which_no_checkpoint_can_be_read_is_not_started_over(tmp_path: Path) -> None:

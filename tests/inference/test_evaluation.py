@@ -1,13 +1,15 @@
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from torch import nn
 
 import harmofl
-from folders import classification_folder, prostate_folder, segmentation_folder
+from folders import blob, classification_folder, picture, prostate_folder, segmentation_folder
 from harmofl.data.images import LabelledImages
 from harmofl.inference.evaluation import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
 from harmofl.inference.folder import open_model
@@ -58,14 +60,38 @@ def test_other_images_of_a_site_that_took_part_need_a_word(tmp_path: Path, metho
             harmofl.evaluate(model, data=tmp_path / "data", settings={"data.limit": 0})
 
 
-def test_a_site_that_took_part_under_another_name_needs_a_word(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path / "data")
-    train_on(folder, tmp_path / "run", limit=0)
+@pytest.mark.parametrize("limit", [0, 8])
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_a_site_that_took_part_under_another_name_needs_a_word(tmp_path: Path, task: str, limit: int) -> None:
+    make = classification_folder if task == "classification" else segmentation_folder
+    folder = make(tmp_path / "data")
+    train_on(folder, tmp_path / "run", task, limit=limit)
     manifest = folder / "manifest.csv"
     manifest.write_text(manifest.read_text().replace("\nsite-0,", "\nclinic,"))
     with pytest.raises(harmofl.UsageError, match="clinic took part in training as site-0, and so with another split"):
         harmofl.evaluate(tmp_path / "run", data=folder)
-    assert harmofl.evaluate(tmp_path / "run", data=folder, split="all")["clinic"]["images"] == 10 * 4
+    everything = harmofl.evaluate(tmp_path / "run", data=folder, split="all")
+    assert everything["clinic"]["images"] == (12 if task == "classification" else 10 * 4)
+
+
+def test_corrected_masks_are_for_scores_but_not_to_go_on_with(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "data")
+    train_on(folder, tmp_path / "run")
+    config, model = tmp_path / "run" / "config.toml", tmp_path / "run" / "model"
+    assert "annotations" in config.read_text()
+    assert not any(b"annotations" in path.read_bytes() for path in model.rglob("*") if path.is_file())
+    before = harmofl.evaluate(model, data=folder)
+    for path in folder.glob("site-0/*-mask.png"):
+        picture(path, blob(40, 99)[1])
+    after = harmofl.evaluate(model, data=folder)
+    assert after["site-0"]["images"] == before["site-0"]["images"]
+    assert after["site-0"]["loss"] != before["site-0"]["loss"]
+    with pytest.raises(harmofl.UsageError, match="the masks, labels or images held out have changed since the run"):
+        harmofl.train(config=config, out=tmp_path / "run", resume=True)
+    settings = tomllib.loads(config.read_text())
+    del settings["data"]["annotations"]  # as in runs that did not write it down
+    config.write_text(tomli_w.dumps(settings))
+    harmofl.train(config=config, out=tmp_path / "run", resume=True)
 
 
 def test_a_named_test_set_needs_no_other_parts_and_all_means_all(tmp_path: Path) -> None:

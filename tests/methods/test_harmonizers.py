@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harmofl import AmplitudeNormalization
 from harmofl.methods.harmonizers import Harmonizer, NormalizeAmplitude, identity
+from harmofl.states import State
 
 Images = np.ndarray
 Band = str | float
@@ -352,6 +353,96 @@ def test_a_restored_average_continues_where_it_stood() -> None:
 def test_images_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"must be \(N, 1, 2, 2\), not"):
         AmplitudeNormalization((1, 2, 2), "dc")(torch.zeros(shape))
+
+
+def test_images_to_measure_of_a_wrong_shape_and_an_amplitude_of_a_wrong_shape_are_refused() -> None:
+    layer = AmplitudeNormalization((3, 2, 2), "dc")
+    with pytest.raises(ValueError, match=r"must be \(N, 3, 2, 2\), not \(4, 1, 5, 5\)"):
+        layer.measure([torch.zeros(4, 1, 5, 5)])
+    with pytest.raises(ValueError, match=r"amplitude must be of shape \(3, 1, 1\), not \(1, 1, 1\)"):
+        layer.receive({"amplitude": torch.ones(1, 1, 1)})
+    assert layer.amplitude.flatten().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("band", ["none", "dc", "full"])
+def test_images_of_whole_numbers_are_refused(band: Band) -> None:
+    layer, images = AmplitudeNormalization((1, 2, 2), band), torch.zeros(1, 1, 2, 2, dtype=torch.uint8)
+    for use in (layer, lambda images: layer.measure([images])):
+        with pytest.raises(TypeError, match=r"floating-point numbers scaled to \[0, 1\], not torch\.uint8"):
+            use(images)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8, 8), (8, 8)])
+def test_a_shape_that_is_not_of_three_numbers_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), not \("):
+        AmplitudeNormalization(shape)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("band", ["dc", "full", 0.3])
+def test_a_batch_of_no_images_teaches_nothing(band: Band) -> None:
+    layer, images = AmplitudeNormalization((1, 2, 2), band), flat(1.0, 3.0)
+    assert layer(images[:0]).shape == (0, 1, 2, 2)
+    layer(images)
+    before = layer.amplitude.clone()
+    assert layer(images[:0]).shape == (0, 1, 2, 2)
+    assert torch.equal(layer.amplitude, before)
+    assert before.flatten()[0].item() == pytest.approx(8)
+    layer.measure([images[:0], images])
+    assert torch.equal(layer.amplitude, before)
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("band", ["dc", "full", 0.3])
+def test_images_of_every_precision_are_normalized_and_come_out_in_theirs(band: Band, precision: torch.dtype) -> None:
+    images = torch.rand(3, 2, 4, 6, generator=torch.Generator().manual_seed(4)).to(precision)
+    layer, other, cast = (AmplitudeNormalization((2, 4, 6), band) for _ in range(3))
+    for mode in (True, False):
+        expected = layer.train(mode)(images.float())
+        output = other.train(mode)(images)
+        assert output.dtype == precision
+        torch.testing.assert_close(output, expected.to(precision), rtol=0, atol=0)
+        output = cast.to(precision).train(mode)(images)  # as all of a model
+        assert output.dtype == precision
+        torch.testing.assert_close(output.float(), expected, rtol=0.03, atol=0.03)
+    other.measure([images])
+    layer.measure([images.float()])
+    assert torch.equal(other.amplitude, layer.amplitude)
+
+
+def test_nothing_is_kept_in_double_precision_which_some_devices_lack() -> None:
+    assert not any(tensor.dtype == torch.float64 for tensor in AmplitudeNormalization((1, 2, 2)).state_dict().values())
+
+
+def test_a_state_saved_with_its_bias_in_double_precision_is_restored() -> None:
+    layer, again = (AmplitudeNormalization((1, 2, 2), "dc", decay=0.1) for _ in range(2))
+    layer(flat(1.0))
+    again.load_state_dict(layer.state_dict() | {"bias": torch.tensor(0.9, dtype=torch.float64)})
+    again(flat(2.0))
+    assert again.amplitude.item() == pytest.approx(1.16 / 0.19)
+
+
+def test_a_decay_too_small_to_count_is_like_none() -> None:
+    layer = AmplitudeNormalization((1, 2, 2), "dc", decay=1e-12)
+    for mean in (1.0, 9.0):
+        layer(flat(mean))
+    assert layer.eval()(flat(9.0)).mean().item() == pytest.approx(1)
+
+
+class Telling(Harmonizer):
+    def measurement(self) -> State:
+        return {"mean": torch.zeros(())}
+
+
+class Harmless(Telling):
+    reveals_images = False
+
+
+def test_what_is_told_may_reveal_images_unless_the_harmonizer_says_that_it_does_not() -> None:
+    assert Telling().reveals_images
+    assert not Harmless().reveals_images
+    assert not Harmonizer().reveals_images
+    bands: list[Band] = ["none", "dc", "full", 0.3]
+    assert [AmplitudeNormalization((1, 2, 2), band).reveals_images for band in bands] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("band", ["dc", "full", 0.3])

@@ -1,6 +1,7 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
+from torch import nn
 
 from harmofl.errors import UsageError
 from harmofl.methods.catalogue import fedavg, fedprox, harmofl
@@ -52,6 +53,38 @@ def test_with_settings_reaches_every_penalty() -> None:
     method = Method("two", penalties=(Proximity(), Decay()))  # type: ignore[arg-type]
     changed = method.with_settings(mu=0.5, strength=2.0)
     assert changed.penalties == (Proximity(mu=0.5), Decay(strength=2.0))
+
+
+@dataclass(frozen=True)
+class FirstEntries:
+    """Shares the first so many entries."""
+
+    entries: int = 3
+
+    def __call__(self, network: nn.Module) -> list[str]:
+        return list(network.state_dict())[: self.entries]
+
+
+def test_what_a_method_shares_may_have_settings_too() -> None:
+    method = Method("some", shares=FirstEntries(1))
+    assert method.settings == {"entries": 1}
+    changed = method.with_settings(entries=2)
+    assert changed.shares(nn.BatchNorm1d(3)) == ["weight", "bias"]
+    assert method.shares(nn.BatchNorm1d(3)) == ["weight"]
+
+
+def test_usual_settings_are_those_at_the_default_of_their_class() -> None:
+    assert harmofl.usual_settings == {"band", "decay", "schedule", "radius"}
+    changed = replace(harmofl, harmonizer=NormalizeAmplitude(band="full"), shares=FirstEntries())
+    assert changed.usual_settings == {"decay", "schedule", "radius", "entries"}
+
+    @dataclass(frozen=True)
+    class Weighted:
+        strength: float
+        layers: list[int] = field(default_factory=lambda: [1, 2])
+
+    method = Method("weighted", penalties=(Weighted(0.5),))  # type: ignore[arg-type]
+    assert method.usual_settings == {"layers"}
 
 
 def test_an_unknown_setting_suggests_the_nearest() -> None:

@@ -193,3 +193,13 @@ def test_pooled_variances_are_those_of_all_images_together() -> None:
     averaged, _ = plain.finish({}, 1.0)
     mean_of_variances = (first.var(correction=0) + second.var(correction=0)) / 2
     torch.testing.assert_close(averaged["norm.running_var"], mean_of_variances.reshape(1))
+
+
+def test_pooled_variances_of_sites_that_agree_are_never_below_zero() -> None:
+    state = {"norm.running_mean": torch.linspace(-3, 3, 200), "norm.running_var": torch.zeros(200)}
+    aggregation = Aggregation(Average(), state, trainable=[], pooled={"norm.running_var": "norm.running_mean"})
+    for weight in (137, 211, 98, 173):
+        aggregation.add(state, weight, num_steps=1, momentum=0)
+    variances = aggregation.finish({}, 1.0)[0]["norm.running_var"]
+    assert (variances >= 0).all()
+    assert variances.max() < 1e-12

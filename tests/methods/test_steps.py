@@ -1,12 +1,13 @@
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from harmofl import AmplitudeNormalization, PerturbedDescent
 from harmofl.methods.steps import descend
@@ -149,6 +150,112 @@ def test_a_harmonizer_inside_the_model_learns_a_batch_once() -> None:
         PerturbedDescent(radius=0.1)(model, optimizer, lambda images=images: model(images).square().sum())
     # From zero: 0.5, then 0.5·0.5 + 0.5·4 = 2.25; the weights sum to 0.75.
     assert layer.amplitude.item() == pytest.approx(2.25 / 0.75)
+
+
+@pytest.mark.parametrize("band", ["dc", "full"])
+def test_both_passes_see_the_same_images_while_a_harmonizer_learns(band: Any) -> None:
+    model = nn.Sequential(AmplitudeNormalization((1, 2, 2), band), nn.Conv2d(1, 1, 1))
+    seen: list[Tensor] = []
+    model[1].register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0].detach().clone()))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        images = number + torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(number))
+        PerturbedDescent(radius=0.1)(model, optimizer, lambda images=images: model(images).square().sum())
+    assert all(torch.equal(first, second) for first, second in zip(seen[::2], seen[1::2], strict=True))
+
+
+class Assigning(nn.Module):
+    """Counts its passes in a buffer that it assigns anew, and keeps its last output in one that is None at first."""
+
+    count: Tensor
+    last: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("last", None)
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.count = self.count + 1
+        output: Tensor = self.linear(inputs) * self.count if self.last is None else self.linear(inputs) + self.last
+        self.last = output.detach()
+        return output
+
+
+def test_buffers_that_a_module_assigns_are_put_back_too() -> None:
+    model, inputs, losses = Assigning(), torch.ones(3, 2), []
+
+    def compute_loss() -> Tensor:
+        losses.append((model.count.item(), model.last))
+        return model(inputs).square().sum()
+
+    PerturbedDescent(radius=0.1)(model, SGD(model.parameters(), lr=0.0), compute_loss)
+    assert losses == [(0, None), (0, None)]
+    assert model.count.item() == 1
+    assert model.last is not None
+    assert torch.equal(model.last, model.linear(inputs))
+
+
+def test_buffers_are_left_as_the_first_pass_left_them_if_the_second_fails() -> None:
+    network, calls = small_network(), []
+
+    def compute_loss() -> Tensor:
+        loss = loss_of(network)()
+        calls.append(network[1].running_mean.clone())
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+        return loss
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        PerturbedDescent(radius=0.5)(network, SGD(network.parameters(), lr=0.1), compute_loss)
+    assert not torch.equal(calls[0], calls[1])
+    assert torch.equal(network[1].running_mean, calls[0])
+
+
+def test_autocast_around_a_step_is_as_good_as_inside_the_loss() -> None:
+    gradients = []
+    for around in (False, True):
+        network = small_network()
+        optimizer, loss = SGD(network.parameters(), lr=0.1), loss_of(network)
+        lower = torch.autocast("cpu", torch.bfloat16)
+        with lower if around else nullcontext():
+            for _ in range(2):  # the second step must not see the weights of the first
+                PerturbedDescent(radius=0.5)(network, optimizer, loss if around else lower(loss))
+        gradients.append([weight.grad for weight in network.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+def test_micro_batches_may_be_summed_inside_the_loss_and_older_gradients_are_dropped() -> None:
+    inputs, results = torch.arange(8.0).reshape(4, 2), []
+    for micro in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        model(inputs).sum().backward()
+
+        def compute_loss(model: nn.Module = model, micro: bool = micro) -> Tensor:
+            if not micro:
+                return model(inputs).square().mean()  # type: ignore[no-any-return]
+            first, second = (model(part).square().mean() / 2 for part in inputs.split(2))
+            first.backward()
+            return second  # type: ignore[no-any-return]
+
+        PerturbedDescent(radius=0.1)(model, SGD(model.parameters(), lr=0.01), compute_loss)
+        results.append(model.weight.detach())
+    torch.testing.assert_close(*results)
+
+
+def test_an_optimizer_that_needs_a_closure_and_sparse_gradients_are_refused() -> None:
+    model = Quadratic()
+    with pytest.raises(TypeError, match="must not be LBFGS"):
+        PerturbedDescent(radius=0.1)(model, LBFGS(model.parameters()), model.loss)
+    table = nn.Embedding(5, 3, sparse=True)
+    before = table.weight.detach().clone()
+    with pytest.raises(TypeError, match=r"gradients must be dense.*sparse=True"):
+        PerturbedDescent(radius=0.1)(
+            table, SGD(table.parameters(), lr=0.1), lambda: table(torch.tensor([1, 2])).square().sum()
+        )
+    assert torch.equal(table.weight, before)
 
 
 def test_dropout_repeats_its_mask_and_randomness_goes_on_as_after_one_pass() -> None:

@@ -86,6 +86,26 @@ def test_differences_that_single_precision_parts_are_equal(make_run: MakeRun) ->
     assert found.wilcoxon_p == wilcoxon_p(gains.flatten().astype(np.float64))
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("num_images", [78, 640])
+@pytest.mark.parametrize("gains", [[[-1, 1, 1], [1, 1, 1], [1, 1, 1]], [[1, 2, 0], [3, -1, 2], [1, -2, 3]]])
+def test_the_same_gains_give_the_same_answer_whatever_the_scores(
+    make_run: MakeRun, gains: list[list[int]], num_images: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    runs = []
+    for number, own in enumerate(gains):  # in images
+        right = random.integers(num_images // 2, num_images - 3, len(own))
+        for name, counts in (("fedavg", right), ("harmofl", right + own)):
+            accuracies = (counts.astype(np.float32) / np.float32(num_images)).tolist()
+            runs.append(make_run(name, dict(zip(SITES, accuracies, strict=True)), seed=number))
+    fedavg, harmofl = methods_of(runs)
+    found, expected = compare(harmofl, fedavg), np.array(gains, dtype=np.float64).flatten()
+    assert found
+    assert (found.sign_flip_p, found.wilcoxon_p) == (sign_flip_p(expected), wilcoxon_p(expected))
+    assert found.num_ahead == (expected > 0).sum()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_both_tests_agree_with_scipys(seed: int) -> None:
     differences = np.random.default_rng(seed).normal(0.5, 1.0, size=9)

@@ -89,7 +89,8 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
     labels = []
     for folder, title in zip(folders, titles, strict=True):
         alike = [other for other, name in zip(folders, titles, strict=True) if name == title]
-        labels.append(f"{title} ({_telling_part(folder, alike)})" if len(alike) > 1 else title)
+        part = _telling_part(folder, alike) if len(alike) > 1 else ""
+        labels.append(f"{title} ({part})" if part and part.lower() != title.lower() else title)
     return labels
 
 

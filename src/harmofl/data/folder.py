@@ -89,15 +89,15 @@ class ImageFolder:
         for site in [*(wanted or ()), *([held_out] if held_out else ())]:
             if site not in found:
                 raise unknown_name("site", site, found)
-        return {site: self._limited(site, found[site]) for site in sorted(found) if self._counts(site)}
+        counting = [site for site in sorted(found) if self._counts(site)]
+        return {site: self._limited(site, found[site], self._limit(site)) for site in counting}
 
     def _counts(self, site: str) -> bool:
         """Whether a site is looked at, to train on or to be held out."""
         return not self.data.sites or site in self.data.sites or site == self.data.hold_out_site
 
-    def _limited(self, site: str, samples: list[Sample]) -> list[Sample]:
+    def _limited(self, site: str, samples: list[Sample], limit: int) -> list[Sample]:
         """In classification a sample is one image, so that what the limit leaves out need not be decoded."""
-        limit = self._limit(site)
         if self.kind != "classification" or not limit or len(samples) <= limit:
             return samples
         return [samples[place] for place in drawn(len(samples), limit, self.data.seed, site).tolist()]
@@ -120,14 +120,26 @@ class ImageFolder:
             "channels": self._channels(),
             "classes": list(self.classes.names),
             "fingerprints": [self.fingerprint(site) for site in self.sites],
+            "annotations": [self.annotations(site) for site in self.samples],
         }
 
-    def fingerprint(self, site: str) -> str:
-        """A short name for a site's images and how they are split; it tells nothing about them."""
-        data, prints, samples = self.data, self.fingerprints(site), self.samples[site]
+    def fingerprint(self, site: str, trained_as: str | None = None) -> str:
+        """A short name for a site's images and how they are split; it tells nothing about them.
+
+        `trained_as`: what it would be if the site, which takes no part, had trained under that name.
+        """
+        data, prints, samples, limit = self.data, self.fingerprints(site), self.samples[site], self._limit(site)
+        if trained_as is not None:
+            samples, limit = self._limited(trained_as, samples, data.limit), data.limit
         groups = self._groups(samples)
         files = [[prints[s.image], group, s.split] for s, group in zip(samples, groups, strict=True)]
-        return digest(files, data.seed, self._limit(site), data.split_by, data.slices, data.size, self._resizes)
+        return digest(files, data.seed, limit, data.split_by, data.slices, data.size, self._resizes)
+
+    def annotations(self, site: str) -> str:
+        """A short name for what a site's images are said to show: their masks or labels."""
+        prints = self.fingerprints(site)
+        # With the images, which only their owner has: else the labels of a few could be found by trying all.
+        return digest([[prints[s.image], s.label, prints.get(s.mask, "")] for s in self.samples[site]])
 
     @property
     def classes(self) -> Classes:

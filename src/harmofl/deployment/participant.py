@@ -46,6 +46,7 @@ PIXELS = ("intensity", "color", "neighbours")
 """Data settings with which a server could have other spectra of the same images."""
 SPECTRA = "spectra.json"
 OTHER_IMAGES = "its images or their split have changed since this run began"
+OTHER_ANNOTATIONS = "its masks or labels have changed since this run began"
 OTHER_SPECTRUM = (
     "a spectrum of other images has been shared before, or of the same ones seen otherwise: the difference could give "
     "one of them away "
@@ -145,6 +146,7 @@ class Participant:
         task, state = find_task(settings.task), self.kit.state(run)
         images = OwnImages.of(self.kit, settings)
         remember(state / "images.json", images.fingerprint, OTHER_IMAGES)
+        remember(state / "annotations.json", images.annotations, OTHER_ANNOTATIONS)
         self._fingerprint = images.fingerprint
         return Client(
             site=images.site,
@@ -240,6 +242,7 @@ class OwnImages:
     site: Site
     settings: Settings
     fingerprint: str
+    annotations: str
 
     @classmethod
     def of(cls, kit: SiteKit, settings: Settings) -> OwnImages:
@@ -251,7 +254,7 @@ class OwnImages:
         task, name = find_task(settings.task), kit.name
         if kit.data is None:
             site = task.load_site(name, settings.changed("data", sites=[name]).data)
-            return cls(site, settings, "")
+            return cls(site, settings, "", "")
         everyone = settings.changed("data", sites=None, fingerprints=None)
         called = called_there(kit, task.open_folder(everyone.data).sites)
         only = settings.changed("data", sites=[called], fingerprints=None)
@@ -261,9 +264,11 @@ class OwnImages:
         train, val, test = folder.parts(called)
         known = {part: found[part] for part in ("channels", "classes") if getattr(settings.data, part) is None}
         others = [site for site in settings.data.sites or () if site not in (name, called)]
-        (fingerprint,) = found["fingerprints"]
-        known |= {"sites": [called, *others], "fingerprints": [fingerprint, *("" for _ in others)]}
-        return cls(Site(name, train, {name: val}, {name: test}), settings.changed("data", **known), fingerprint)
+        (fingerprint,), (annotations,) = found["fingerprints"], found["annotations"]
+        prints = [fingerprint, *("" for _ in others)]
+        known |= {"sites": [called, *others], "fingerprints": prints, "annotations": None}
+        site = Site(name, train, {name: val}, {name: test})
+        return cls(site, settings.changed("data", **known), fingerprint, annotations)
 
 
 def called_there(kit: SiteKit, there: list[str]) -> str:
@@ -277,7 +282,7 @@ def called_there(kit: SiteKit, there: list[str]) -> str:
 
 
 def remember(path: Path, fingerprint: str, otherwise: str) -> None:
-    """Write down which images something began with; refuse to go on with others."""
+    """Write down which images, or masks, something began with; refuse to go on with others."""
     if not path.exists():
         write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
     elif json.loads(path.read_text(encoding="utf-8")).get("fingerprint") != fingerprint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from harmofl.experiments.cells import Cell, Experiment
 from harmofl.files import write_whole
 from harmofl.methods.catalogue import CATALOGUE
 from harmofl.reporting.runs import RunResult, read_run
-from harmofl.settings import FOUND_IN_DATA, FREE_TO_CHANGE, Settings, flat, read_toml
+from harmofl.settings import FOUND_IN_DATA, Settings, differences, flat, read_toml
 
 ROUNDS, SUMMARY = "rounds.csv", "summary.json"
 COLUMNS = ("round", "site", "val", "test", "loss", "drift", "bytes_up", "bytes_down")
@@ -40,22 +40,33 @@ class Kept:
         self._known = {path.parent: settings_in(path.parent) for path in sorted(folder.rglob(SUMMARY))}
 
     def find(self, experiment: Experiment, cell: Cell) -> Path | None:
-        """Where the result of a run with the cell's configuration lies; its own place is looked at first."""
-        own = self._place(experiment, cell)
+        """Where the result of a run with the cell's configuration lies; its own place is looked at first.
+
+        If the configuration leaves open of which images, there must be one answer.
+        """
+        own, data = self._place(experiment, cell), cell.settings.data
         places = sorted(self._known, key=lambda place: (place != own, place))
-        return next((place for place in places if agree(cell.settings, self._known[place], paths=False)), None)
+        found = (place for place in places if agree(cell.settings, self._known[place], paths=False))
+        if not data.folder or data.fingerprints:
+            return next(found, None)
+        agreeing = list(found)
+        if of_different_images([self._known[place] for place in agreeing]):
+            named = ", ".join(map(str, agreeing))
+            raise UsageError(f"{cell}: kept results of different images: {named}; remove those that are outdated")
+        return agreeing[0] if agreeing else None
 
     def keep(self, experiment: Experiment, cell: Cell, run: Path) -> Path:
         """Copy a finished run's summary, configuration and scores of every round; nothing that is kept is replaced."""
         settings = without_paths(settings_in(run))
-        place = self._place(experiment, cell)
-        if is_whole(place) and settings_in(place) != settings:  # of another preset, or of other images
-            place = place.with_name(f"{place.name}-{digest(settings.to_toml())[:8]}")
-        if not is_whole(place):
+        own = self._place(experiment, cell)
+        there = [place for place in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if is_whole(place)]
+        place = next((place for place in there if not differences(settings_in(place), settings)), None)
+        if place is None:  # beside what is there of another preset, or of other images
+            place = own.with_name(f"{own.name}-{digest(settings.to_toml())[:8]}") if own in there else own
             write_whole(place / "config.toml", settings.to_toml())
             write_whole(place / ROUNDS, to_rounds(read_run(run).records))
             write_whole(place / SUMMARY, (run / SUMMARY).read_bytes())
-        self._known[place] = settings
+        self._known[place] = settings_in(place)
         return place
 
     def _place(self, experiment: Experiment, cell: Cell) -> Path:
@@ -94,18 +105,20 @@ def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
     if not paths:
         if bool(planned.data.folder) != bool(done.data.channels):  # known once a folder was read, never of a phantom
             return False
-        planned_values, values = _comparable(without_paths(planned)), _comparable(without_paths(done))
+        changed = differences(without_paths(planned), without_paths(done))
     else:
-        planned_values, values = _comparable(planned), _comparable(done)
-    if planned.data.folder:
-        open_names = [name for name in DECIDED_BY_DATA if planned_values.get(name) is None]
-        values |= dict.fromkeys(open_names)
-    return planned_values == values
+        changed = differences(planned, done)
+    if not planned.data.folder:
+        return not changed
+    values = flat(planned.model_dump(mode="json"))
+    return all(name in DECIDED_BY_DATA and values[name] is None for name in changed)
 
 
-def _comparable(settings: Settings) -> dict[str, Any]:
-    values = flat(settings.model_dump(mode="json"))
-    return {name: value for name, value in values.items() if name not in FREE_TO_CHANGE}
+def of_different_images(each: Sequence[Settings]) -> bool:
+    """Whether runs were made with more than one set of images, or of masks and labels as far as they know."""
+    fingerprints = {str(settings.data.fingerprints) for settings in each}
+    annotations = {str(settings.data.annotations) for settings in each if settings.data.annotations}
+    return len(fingerprints) > 1 or len(annotations) > 1
 
 
 def to_rounds(records: Iterable[Record]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
-from harmofl.experiments.kept import Kept
+from harmofl.experiments.kept import Kept, of_different_images, settings_in
 from harmofl.experiments.kept_figures import FIGURES, Drawing, drawings_of
 from harmofl.experiments.plan import Paper, read_plan
 from harmofl.experiments.results import Results, gather
@@ -202,9 +202,9 @@ def _blocks(text: str) -> Iterator[tuple[Block | None, str]]:
 def _check_same_images(results: Results) -> None:
     """Refuse cells of two folders in one table: without the folder at hand a plan fits the cells of both."""
     if results.experiment.data and not results.experiment.plan.hold_out:
-        found = {path: run.settings["data"].get("fingerprints") for path, run in results.runs.items()}
-        if len({str(fingerprints) for fingerprints in found.values()}) > 1:
-            names = ", ".join(str(results.runs[path].folder) for path in found)
+        folders = [run.folder for run in results.runs.values()]
+        if of_different_images([settings_in(folder) for folder in folders]):
+            names = ", ".join(map(str, folders))
             raise UsageError(f"{results.experiment.name}: kept results of different images in one table: {names}")
 
 

@@ -6,11 +6,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harmofl.api import settled
-from harmofl.errors import RunError
+from harmofl.errors import RunError, UsageError
 from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
 from harmofl.experiments.folder import claimed
 from harmofl.experiments.kept import Kept
@@ -47,13 +48,16 @@ def run_experiment(
     with claimed(out, experiment, resume):
         if experiment.plan.shows == "samples":
             return _draw_samples(experiment, out, watch)
-        settle = settling(watch)  # before any process: wrong data are wrong for all cells, and are decoded once
-        results = gather(experiment, out, store, settle)
+        settle = settling(watch)  # before any process, so that images are decoded once
+        errors = wrong_data(experiment, settle)
+        usable = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.path not in errors))
+        results = replace(gather(usable, out, store, settle), experiment=experiment, errors=errors)
         try:
             if store:
                 _keep_finished(results, out, store, settle)
             write_results(results, out)
-            Runner(results, out, store, watch).run(num_jobs(jobs, results.missing))
+            runner = Runner(results, out, store, watch)
+            runner.run(num_jobs(jobs, runner.todo))
         except OSError as error:
             raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
     return results
@@ -61,15 +65,34 @@ def run_experiment(
 
 def settling(watch: Watch) -> Settle:
     """Puts what the images decide into settings; cells that read the same images open them once."""
-    found: dict[str, DataSettings] = {}
+    found: dict[str, DataSettings | UsageError] = {}
 
     def settle(settings: Settings) -> Settings:
         key = f"{settings.task} {settings.data.model_dump_json()}"
         if key not in found:
-            found[key] = settled(settings, watch).data
-        return settings.model_copy(update={"data": found[key]})
+            try:
+                found[key] = settled(settings, watch).data
+            except UsageError as error:
+                found[key] = error
+        data = found[key]
+        if isinstance(data, UsageError):
+            raise data
+        return settings.model_copy(update={"data": data})
 
     return settle
+
+
+def wrong_data(experiment: Experiment, settle: Settle) -> dict[str, str]:
+    """Why cells cannot be run with their data, by their paths; an error if that is the same for all of them."""
+    errors: dict[str, str] = {}
+    for cell in experiment.cells:
+        try:
+            cell.settled(settle)
+        except UsageError as error:
+            errors[cell.path] = str(error)
+    if len(errors) == len(experiment.cells) and len(set(errors.values())) == 1:
+        raise UsageError(next(iter(errors.values())))
+    return errors
 
 
 def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
@@ -112,7 +135,7 @@ class Runner:
         self._out = out
         self._store = store
         self._watch = watch
-        self._todo = list(results.missing)
+        self.todo = [cell for cell in results.missing if cell.path not in results.errors]
         self._running: list[CellProcess] = []
 
     @property
@@ -124,9 +147,9 @@ class Runner:
         workers = 1 if jobs > 1 else 0  # results do not depend on it
         self._tell(jobs)
         try:
-            while self._todo or self._running:
-                while self._todo and len(self._running) < jobs:
-                    self._running.append(CellProcess(self._todo.pop(0), self._out, workers))
+            while self.todo or self._running:
+                while self.todo and len(self._running) < jobs:
+                    self._running.append(CellProcess(self.todo.pop(0), self._out, workers))
                 for process in [process for process in self._running if process.has_ended]:
                     self._running.remove(process)
                     self._finish(process)
@@ -178,7 +201,7 @@ class Runner:
         """From what finished cells took, those of the same row above all; nothing before one is finished."""
         if not self._results.runs:
             return None
-        waiting = sum(self._expected(cell) for cell in self._todo)
+        waiting = sum(self._expected(cell) for cell in self.todo)
         begun = sum(max(0.0, self._expected(process.cell) - process.seconds) for process in self._running)
         return (waiting + begun) / jobs
 

@@ -52,7 +52,7 @@ class TrainingInputs:
     def _kept(self, harmonizer: Harmonizer, learns: bool) -> tuple[Tensor, Tensor] | None:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""
         state = snapshot(harmonizer)
-        unchanged = not learns and self._training.augmentation == "none"
+        unchanged = harmonizer.repeatable and not learns and self._training.augmentation == "none"
         if not (state and unchanged and self._has_room()):
             return None
         if self._harmonized is None or self._targets is None or not _same(state, self._made_with):

@@ -87,8 +87,9 @@ class RunFolder:
         except ValidationError as error:
             raise UsageError(f"{self.config}: {describe(error)}") from None
         changed = differences(before, settings)
-        if changed == ["data.fingerprints"]:
-            raise UsageError(f"{self.path}: the images or their split have changed since the run began")
+        if changed and set(changed) <= {"data.fingerprints", "data.annotations"}:
+            what = "images or their split" if "data.fingerprints" in changed else "masks, labels or images held out"
+            raise UsageError(f"{self.path}: the {what} have changed since the run began")
         if changed:
             raise UsageError(
                 f"{self.path} was started with other settings ({', '.join(changed)}): "

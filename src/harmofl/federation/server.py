@@ -23,6 +23,7 @@ from harmofl.federation.store import CorruptVersionError
 from harmofl.federation.summary import summarize
 from harmofl.federation.transports import Transport, in_order
 from harmofl.inference.folder import describe_model, first_misfit, open_model, write_model
+from harmofl.methods.harmonizers import ImageShape
 from harmofl.methods.method import Method
 from harmofl.methods.server_rules import Aggregation, Mean
 from harmofl.methods.sharing import running_statistics
@@ -91,7 +92,7 @@ class Server:
         started = time.perf_counter()
         progress = Progress(0, self.initial, Selection(per_site=not self.shared, best={}))
         self.folder.keep_records(0)
-        if self.method.harmonizer.schedule == "before-training" and self.blank_measurement:
+        if self.method.harmonizer.schedule == "before-training":
             progress = self._measured(progress, sites)
         progress = replace(progress, seconds=time.perf_counter() - started, kept=(0,))
         write_checkpoint(self.folder, progress)
@@ -275,13 +276,16 @@ class Server:
             raise RunError("no site scored any round, so no model can be selected")
 
         selected = self._selected(progress, selection, sites)
-        requests = {site: self._request("evaluate", site, *selected[site], thorough=True) for site in sites}
+        requests = {
+            site: self._request("evaluate", site, chosen, chosen.round, thorough=True)
+            for site, chosen in selected.items()
+        }
         num_scored = 0
         for reply in self._accepted(requests, records, state_names=[]):
             self._score_records(requests[reply.site].round, reply, records, selected=True)
             num_scored += 1
         self._require_quorum(num_scored, sites, progress.round, records)
-        self._write_model(selected[sites[0]][0], selection)
+        self._write_model(selected[sites[0]], selection)
         unseen = self._unseen_record(progress.round)
         self.folder.append(records + unseen)
         seconds = progress.seconds + time.perf_counter() - started
@@ -302,19 +306,15 @@ class Server:
         self.watch(record)
         return [record]
 
-    def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, tuple[Progress, int]]:
-        """For each site, the checkpoint and the round of its selected model."""
-        if selection.per_site:  # every site has all of its model in its own store
-            return {
-                site: (progress, selection.best[site].round if site in selection.best else progress.round)
-                for site in sites
-            }
-        best = selection.round_for(sites[0])
+    def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, Progress]:
+        """For each site, the checkpoint of the round of its selected model; a site never scored has the last one."""
+        scored = selection.best if selection.per_site else sites
+        rounds = {site: selection.round_for(site) if site in scored else progress.round for site in sites}
         try:
-            chosen = progress if best == progress.round else read_checkpoint(self.folder, best)
+            others = {number: read_checkpoint(self.folder, number) for number in {*rounds.values()} - {progress.round}}
         except CorruptVersionError as error:
             raise RunError(f"the checkpoint of the best round cannot be read: {error}") from None
-        return dict.fromkeys(sites, (chosen, best))
+        return {site: others.get(number, progress) for site, number in rounds.items()}
 
     def _write_model(self, chosen: Progress, selection: Selection) -> None:
         """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""
@@ -328,6 +328,15 @@ class Server:
             model.harmonizer.receive(chosen.measurement)
         model.harmonizer.freeze()
         write_model(self.folder.model, model, self.task, self.settings, self.sites, best)
+
+
+def check_measurement(method: Method, image_shape: ImageShape) -> None:
+    """Refuse a harmonizer that would have to measure first, but does not say what: no site would be asked."""
+    if method.harmonizer.schedule == "before-training" and not method.harmonizer(image_shape).measurement():
+        raise UsageError(
+            f"{method.name}: its harmonizer's schedule is 'before-training', but its measurement() is empty; from the "
+            "start it must return every tensor that sites will send, with its name, shape and type, zeros for example"
+        )
 
 
 def quorum(settings: Settings, num_sites: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -102,11 +104,22 @@ class InProcess:
 
 
 def num_workers(settings: Settings, method: Method) -> int:
-    """As many as asked for, or one per core; never more than there are sites."""
+    """As many as asked for, or one per core if the method can reach them; never more than there are sites."""
     num_sites = len(find_task(settings.task).participants(method, settings.data))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = settings.federation.workers or max(1, cores // settings.federation.threads)
-    return min(wanted, num_sites)
+    possible = 1 if hindrance(method) else max(1, cores // settings.federation.threads)
+    return min(settings.federation.workers or possible, num_sites)
+
+
+def hindrance(method: Method) -> str:
+    """Say why a method cannot reach worker processes, which import its pieces; empty if it can."""
+    try:
+        pickled = pickle.dumps(method)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return str(error)
+    main = sys.modules["__main__"]
+    in_file = getattr(main, "__spec__", None) or Path(getattr(main, "__file__", "") or "").is_file()
+    return "" if in_file or b"__main__" not in pickled else "it is defined in a notebook or at a prompt"
 
 
 @contextmanager

@@ -87,14 +87,14 @@ class Trained:
         sites = tuple(data.get("sites") or description["sites"])
         return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
 
-    def check(self, site: str, fingerprint: str) -> None:
+    def check(self, site: str, images: ImageFolder) -> None:
         """Refuse images of which it cannot be said which were trained on: a split depends on them and on the name."""
         hint = "name a part with --split: all, test, val or train"
         known = self.fingerprints.get(site)  # empty where only the site itself knows it
-        if known and known != fingerprint:
+        if known and known != images.fingerprint(site):
             raise UsageError(f"{site} took part in training, but with other images or another split; {hint}")
         for name, other in self.fingerprints.items():
-            if not known and other == fingerprint:
+            if not known and other and other == images.fingerprint(site, trained_as=name):
                 raise UsageError(f"{site} took part in training as {name}, and so with another split; {hint}")
 
 
@@ -133,7 +133,7 @@ def settings_for(
 def chosen_images(source: Source, site: str, split: str, trained: Trained) -> ImageSet:
     """A site's test images if it took part in training, else all of them, unless a part is named."""
     if split == "auto" and isinstance(source, ImageFolder):
-        trained.check(site, source.fingerprint(site))
+        trained.check(site, source)
     part = ("test" if site in trained.sites else "all") if split == "auto" else split
     if part == "all":
         return source.whole(site)

@@ -48,9 +48,13 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
 
 
 def shareable(settings: Settings) -> dict[str, Any]:
-    """The settings without the paths of the machine that trained: a model folder is made to be handed on."""
+    """The settings without the paths of the machine that trained: a model folder is made to be handed on.
+
+    Nor with what tells masks and labels: it is for a run to go on, and a model may be scored with others.
+    """
     values = settings.model_dump(mode="json", exclude_none=True)
-    values["data"] = {name: value for name, value in values["data"].items() if name not in ("folder", "cache")}
+    own = ("folder", "cache", "annotations")
+    values["data"] = {name: value for name, value in values["data"].items() if name not in own}
     values["model"] = {name: value for name, value in values["model"].items() if name != "initial"}
     return values
 

@@ -98,8 +98,8 @@ def predict(
 
 
 def _check(batch_size: int | None, overlap: float, dicom_seg: bool) -> None:
-    if not 0 <= overlap < 1:
-        raise UsageError(f"overlap = {overlap}: must be 0 or more and less than 1")
+    if not 0 <= overlap <= 0.9:
+        raise UsageError(f"overlap = {overlap}: must be from 0 to 0.9")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size = {batch_size}: must be 1 or more")
     if dicom_seg and importlib.util.find_spec("highdicom") is None:

@@ -5,6 +5,7 @@ A method of your own is one more `Method(...)`, given to `harmofl.train(method=.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from importlib.metadata import entry_points
 
@@ -15,6 +16,8 @@ from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage
 from harmofl.methods.sharing import all_but_batch_norm, nothing
 from harmofl.methods.steps import PerturbedDescent
+
+logger = logging.getLogger(__name__)
 
 fedavg = Method(
     "FedAvg",
@@ -101,11 +104,29 @@ def register(method: Method) -> Method:
     return method
 
 
+def load_plugins() -> None:
+    """Register the methods of installed packages (entry points `harmofl.methods`), but none under a name that is taken.
+
+    A package that fails is named in a warning and left out, as it may have nothing to do with what is wanted.
+    """
+    for entry in entry_points(group="harmofl.methods"):
+        package = entry.dist.name if entry.dist else entry.value
+        try:
+            method = entry.load()
+            if not isinstance(method, Method):
+                raise TypeError(f"{entry.value} is no Method")
+        except Exception as error:  # whatever other people's code raises
+            reason = f"{type(error).__name__}: {error}"
+            logger.warning("method %r of package %s is left out: %s", entry.name, package, reason)
+            continue
+        if CATALOGUE.setdefault(method.key, method) is not method:
+            logger.warning("method %r of package %s is left out: the name is taken", method.key, package)
+
+
 def find(name: str) -> Method:
-    """Return the method of that name: ours, registered, or of an installed package (entry point `harmofl.methods`)."""
+    """Return the method of that name: ours, registered, or of an installed package."""
     if key_of(name) not in CATALOGUE:
-        for entry in entry_points(group="harmofl.methods"):
-            register(entry.load())
+        load_plugins()
     try:
         return CATALOGUE[key_of(name)]
     except KeyError:

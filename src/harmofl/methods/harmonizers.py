@@ -45,8 +45,16 @@ class Harmonizer(nn.Module):
     own: frozenset[str] = frozenset()
     """Names of the buffers that never leave the site."""
 
-    reveals_images = False
-    """Whether what it tells the server could give an image away, were it measured on very few."""
+    repeatable = False
+    """Whether an image comes out the same every time while nothing is learned, so that it may be kept."""
+
+    @property
+    def reveals_images(self) -> bool:
+        """Whether what it tells the server could give an image away, were it measured on very few.
+
+        So it is held of all that tell anything; a class that is sure of itself sets it to False.
+        """
+        return bool(self.measurement())
 
     def forward(self, images: Tensor) -> Tensor:
         """Harmonize a batch of images (N, C, H, W)."""
@@ -56,7 +64,7 @@ class Harmonizer(nn.Module):
         """Learn from one pass over the site's training images."""
 
     def measurement(self) -> State:
-        """What this site tells the server."""
+        """What this site tells the server: the same names, shapes and types from the start, before it is measured."""
         return {}
 
     def receive(self, combined: State) -> None:
@@ -70,13 +78,15 @@ class AmplitudeNormalization(Harmonizer):
     """Keeps each image's Fourier phase and gives it the amplitude averaged over images (Eq. 2-4 of HarmoFL).
 
     In train mode it first learns the moving average from the batch (decay v), then normalizes. The average is
-    bias-corrected: the first batch counts fully.
+    bias-corrected: the first batch counts fully. Images are floating-point numbers, scaled to [0, 1], of any precision;
+    they come out in the same.
 
     >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
     >>> layer(torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]]))[:, 0, 0, 0]
     tensor([0.2000, 0.2000])
     """
 
+    repeatable = True
     amplitude: Tensor
     inside: Tensor | None
     bias: Tensor
@@ -84,21 +94,27 @@ class AmplitudeNormalization(Harmonizer):
 
     def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
         super().__init__()
+        if len(image_shape) != 3:
+            raise ValueError(f"image_shape must be (channels, height, width), not {tuple(image_shape)}")
         channels, height, width = image_shape
         self.image_shape: ImageShape = (channels, height, width)
         try:
             self.band = check_band(band)
         except ValueError as error:
             raise ValueError(f"band must be {error}, not {band!r}") from None
-        self.reveals_images = self.band not in ("none", "dc")  # a mean of a channel holds no image
         self.decay = decay
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be from 0 to 1, not {decay}")
         self.register_buffer("inside", self._bins_inside(height, width), persistent=False)
         self.register_buffer("amplitude", torch.zeros(self._amplitude_shape(channels, height, width)))
         # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
-        self.register_buffer("bias", torch.ones((), dtype=torch.float64))
+        self.register_buffer("bias", torch.ones(()))
         self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def reveals_images(self) -> bool:
+        """A spectrum could; a mean of a channel holds no image."""
+        return self.band not in ("none", "dc")
 
     def _bins_inside(self, height: int, width: int) -> Tensor | None:
         if isinstance(self.band, str):
@@ -122,16 +138,24 @@ class AmplitudeNormalization(Harmonizer):
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalize images (N, C, H, W); in train mode, and unless frozen, learn from them first."""
-        if images.shape[1:] != self.image_shape:
-            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
-        if self.band == "none":
+        self._check(images)
+        if self.band == "none" or len(images) == 0:  # the mean of no images would be NaN
             return images
         learns = self.training and not self.frozen
         if not learns and self.bias == 1:
             raise RuntimeError("no amplitude yet: call in train mode first, or load or receive one")
-        if self.band == "dc":
-            return self._normalize_means(images, learns)
-        return self._normalize_spectrum(images, learns)
+        normalize = self._normalize_means if self.band == "dc" else self._normalize_spectrum
+        return normalize(self._precise(images), learns).to(images.dtype)
+
+    def _check(self, images: Tensor) -> None:
+        if not images.is_floating_point():
+            raise TypeError(f"images must be floating-point numbers scaled to [0, 1], not {images.dtype}")
+        if images.shape[1:] != self.image_shape:
+            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
+
+    def _precise(self, images: Tensor) -> Tensor:
+        """Images in the precision of the amplitude, or in single: sums over pixels overflow half of it."""
+        return images.to(torch.promote_types(self.amplitude.dtype, torch.float32))
 
     def _normalize_means(self, images: Tensor, learns: bool) -> Tensor:
         means = images.mean(dim=(-2, -1), keepdim=True)
@@ -165,34 +189,37 @@ class AmplitudeNormalization(Harmonizer):
         if self.inside is None:
             return self.amplitude.clone()  # a copy, as the next batch changes it before this one's backward pass
         target = amplitudes.clone()
-        target[..., self.inside] = self.amplitude
+        target[..., self.inside] = self.amplitude.to(target.dtype)
         return target
 
     def _learn(self, amplitudes: Tensor) -> None:
         first = bool(self.bias == 1)
         self.bias *= 1 - self.decay
-        # With decay 0 the first batch stays for ever, as in the code released with the paper.
-        weight = 1.0 if first else self.decay / (1 - float(self.bias)) if self.decay else 0.0
-        self.amplitude.lerp_(amplitudes.mean(dim=0), weight)
-        if self.decay == 0:
+        weight = 1.0 if first else self.decay / (1 - float(self.bias))
+        self.amplitude.lerp_(amplitudes.mean(dim=0).to(self.amplitude.dtype), weight)
+        # With decay 0, or next to it, the first batch stays for ever, as in the code released with the paper.
+        if self.bias == 1:
             self.bias.zero_()
 
     @torch.no_grad()
     def measure(self, batches: Iterable[Tensor]) -> None:
         """Take the exact mean amplitude over batches, instead of a moving average."""
-        total, count = torch.zeros_like(self.amplitude, dtype=torch.float64), 0
+        total, count = torch.zeros(self.amplitude.shape, dtype=torch.float64), 0
         for images in batches:
-            if self.band == "dc":
-                amplitudes = images.mean(dim=(-2, -1), keepdim=True).abs() * self._num_pixels()
-            elif self.band == "none":
+            self._check(images)
+            if self.band == "none":
                 return
-            else:
-                amplitudes = self._inside(torch.fft.rfft2(images).abs())
-            total += amplitudes.sum(dim=0, dtype=torch.float64)
-            count += len(images)
+            if len(images) > 0:
+                total += self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64)
+                count += len(images)
         if count == 0:
             raise ValueError("no images to measure")
         self.receive({"amplitude": total / count})
+
+    def _amplitudes(self, images: Tensor) -> Tensor:
+        if self.band == "dc":
+            return images.mean(dim=(-2, -1), keepdim=True).abs() * self._num_pixels()
+        return self._inside(torch.fft.rfft2(images).abs())
 
     def measurement(self) -> State:
         """The site's average amplitude; never an image, never a phase."""
@@ -200,6 +227,9 @@ class AmplitudeNormalization(Harmonizer):
 
     def receive(self, combined: State) -> None:
         """Continue from the given amplitude, without correction."""
+        expected, given = tuple(self.amplitude.shape), tuple(combined["amplitude"].shape)
+        if given != expected:
+            raise ValueError(f"amplitude must be of shape {expected}, not {given}")
         self.amplitude.copy_(combined["amplitude"])
         self.bias.zero_()
 

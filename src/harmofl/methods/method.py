@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -61,6 +61,12 @@ class Method:
                 values[name] = value
         return values
 
+    @property
+    def usual_settings(self) -> set[str]:
+        """Names of the settings whose value is the default of their piece's class."""
+        own = [(piece, f) for piece in self._pieces() for f in _own_fields(piece)]
+        return {f.name for piece, f in own if _is_default(f, getattr(piece, f.name))}
+
     def with_settings(self, **values: Any) -> Method:
         """The same method with other values for some of its pieces' settings."""
         for name in values.keys() - self.settings.keys():
@@ -70,11 +76,12 @@ class Method:
             harmonizer=_updated(self.harmonizer, values),
             penalties=tuple(_updated(penalty, values) for penalty in self.penalties),
             step=_updated(self.step, values),
+            shares=_updated(self.shares, values),
             server_rule=_updated(self.server_rule, values),
         )
 
     def _pieces(self) -> tuple[Any, ...]:
-        return (self.harmonizer, *self.penalties, self.step, self.server_rule)
+        return (self.harmonizer, *self.penalties, self.step, self.shares, self.server_rule)
 
 
 def key_of(name: str) -> str:
@@ -82,10 +89,17 @@ def key_of(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
+def _own_fields(piece: Any) -> tuple[Field[Any], ...]:
+    return fields(piece) if is_dataclass(piece) and not isinstance(piece, type) else ()
+
+
 def _fields(piece: Any) -> dict[str, Any]:
-    if not is_dataclass(piece) or isinstance(piece, type):
-        return {}
-    return {f.name: getattr(piece, f.name) for f in fields(piece)}
+    return {f.name: getattr(piece, f.name) for f in _own_fields(piece)}
+
+
+def _is_default(own: Field[Any], value: Any) -> bool:
+    default = own.default if own.default_factory is MISSING else own.default_factory()
+    return default is not MISSING and bool(value == default)
 
 
 def _updated(piece: Any, values: Mapping[str, Any]) -> Any:

@@ -122,7 +122,8 @@ class Aggregation:
     def finish(self, moments: State, learning_rate: float) -> tuple[State, State]:
         """Return the new global state and the server rule's new memory."""
         means = {name: total / self._total_weight for name, total in self._sums.items()}
-        means |= {name: means[name] - means[mean].square() for name, mean in self._pooled.items()}
+        # Sites that agree leave a difference of rounding errors, which may lie below zero.
+        means |= {name: (means[name] - means[mean].square()).clamp_min(0) for name, mean in self._pooled.items()}
         targets = {name: self._target(name, mean) for name, mean in means.items() if name in self._trainable}
         update = {name: target - self._state[name].double() for name, target in targets.items()}
         change, new_moments = self._rule.move(update, moments, learning_rate)

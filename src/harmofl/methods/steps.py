@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from harmofl.errors import STRICT
 from harmofl.states import restored
@@ -37,21 +38,28 @@ class PerturbedDescent:
     """Descends with the gradient found at θ + δ, δ = α·∇ℓ/‖∇ℓ‖, so that sites reach flat optima (Eq. 6-7 of HarmoFL).
 
     `radius` is the paper's α; the norm is that of the gradient over all weights. `compute_loss` is called twice and
-    the first pass's loss returned. The second pass leaves no trace but its gradient: weights are put back exactly,
-    buffers stay as the first pass left them, and it repeats the first pass's random state.
+    the first pass's loss returned. The second pass repeats the first, from the same buffers and random state, and
+    leaves no trace but its gradient: weights are put back exactly, buffers stay as the first pass left them. This
+    reaches the buffers of `model` only, so a layer that learns, such as AmplitudeNormalization, belongs inside it.
+
+    Gradients that were there before are dropped: micro-batches belong inside `compute_loss`, which may call
+    `backward()` for all but the last of them. Autocast may be on, but a loss must not be scaled (GradScaler), as the
+    optimizer would step with the scaled gradient: bfloat16 needs no scaling. LBFGS and sparse gradients are refused.
     """
 
     radius: Annotated[float, Field(ge=0)] = 0.05
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
-        """Make one step of any torch optimizer."""
+        """Make one step of any torch optimizer whose `step()` needs no closure."""
+        if isinstance(optimizer, LBFGS):
+            raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
         if self.radius == 0:
             return descend(model, optimizer, compute_loss)
         device = next(model.parameters()).device
-        random_state = _random_state(device)
+        random_state, buffers = _random_state(device), _Buffers(model)
         loss = _take_gradient(optimizer, compute_loss)
         weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-        with restored(weights), restored(list(model.buffers())):
+        with restored(weights), buffers.as_they_were():
             _climb(weights, self.radius)
             _set_random_state(device, random_state)
             _take_gradient(optimizer, compute_loss)
@@ -63,12 +71,43 @@ def _take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
     optimizer.zero_grad()
     loss = compute_loss()
     loss.backward()  # type: ignore[no-untyped-call]
+    torch.clear_autocast_cache()  # its copies are of weights that change now
     return loss.detach()
+
+
+class _Buffers:
+    """A model's buffers at one moment: which tensors they were, as modules may assign others, and their values."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._places = [(module._buffers, *item) for module in model.modules() for item in module._buffers.items()]
+        self._tensors = [tensor for _, _, tensor in self._places if tensor is not None]
+        self._values = [tensor.clone() for tensor in self._tensors]
+
+    @contextmanager
+    def as_they_were(self) -> Iterator[None]:
+        """Go back to this moment for a block."""
+        now = _Buffers(self._model)
+        self._put_back()
+        try:
+            yield
+        finally:
+            now._put_back()
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        for buffers, name, tensor in self._places:
+            buffers[name] = tensor
+        if self._tensors:
+            torch._foreach_copy_(self._tensors, self._values)
 
 
 @torch.no_grad()
 def _climb(weights: list[Tensor], radius: float) -> None:
     gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if any(gradient.layout != torch.strided for gradient in gradients):
+        raise TypeError("gradients must be dense: PerturbedDescent cannot climb along sparse ones (sparse=True)")
     if gradients:
         # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such gradients move next to
         # nothing, and a zero gradient moves nothing.

@@ -24,8 +24,8 @@ FEWEST_PAIRS = 6
 
 LEVEL = 0.05
 
-DECIMALS = 4
-"""Of differences in points: scores are single precision, and rounding must not part differences that are equal."""
+ROUNDING = 6e-6
+"""Points by which a difference of two scores, which are single precision, can be off."""
 
 Values = npt.NDArray[np.float64]
 
@@ -97,14 +97,26 @@ def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
         if run.seed in others
         for site, score in run.scores.items()
     ]
-    found = np.array(pairs, dtype=np.float64).round(DECIMALS)
-    return found[~np.isnan(found)]
+    found = np.array(pairs, dtype=np.float64)
+    return with_equal_sizes(found[~np.isnan(found)])
+
+
+def with_equal_sizes(differences: Values) -> Values:
+    """The same with one size for all whose sizes differ by rounding only; the smallest become zero."""
+    sizes = np.abs(differences)
+    order = np.argsort(sizes)
+    steps = np.diff(sizes[order], prepend=0.0)
+    levels = np.empty(sizes.size, dtype=np.int64)
+    levels[order] = np.cumsum(steps > 3 * ROUNDING)  # two equal ones lie 2 apart at most; level 0 begins at zero
+    means = [0.0, *(sizes[levels == level].mean() for level in range(1, levels.max(initial=0) + 1))]
+    merged: Values = np.sign(differences) * np.array(means)[levels]
+    return merged
 
 
 def sign_flip_p(differences: Values) -> float:
     """The part of all sign patterns that give a mean at least as far from zero."""
     observed = abs(differences.sum())
-    slack = 1e-9 * np.abs(differences).sum()  # sums in another order differ by rounding
+    slack = ROUNDING * differences.size  # sums that are equal differ by rounding
     if differences.size <= MOST_EXACT_PAIRS:
         return float((np.abs(_all_signed_sums(differences)) >= observed - slack).mean())
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(2**16, differences.size))

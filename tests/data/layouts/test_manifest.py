@@ -159,6 +159,16 @@ def test_sites_that_differ_in_case_only_are_mentioned(tmp_path: Path) -> None:
     assert [problem.fatal for problem in listing.problems] == [False]
 
 
+def test_a_folder_of_other_images_is_no_series(tmp_path: Path) -> None:
+    text = "site,image,label\nA,scans/1/a.png,x\nA,scans,x\nA,scans/1,x\nA,series,x\n"
+    listing = classify(make(tmp_path, text, "scans/1/a.png", "series/1.dcm"))
+    assert [sample.image for sample in listing.samples] == ["scans/1/a.png", "series"]
+    assert [problem.message for problem in listing.problems] == [
+        "image scans: a folder that holds other images of the table",
+        "image scans/1: a folder that holds other images of the table",
+    ]
+
+
 def test_links_are_followed_only_inside(tmp_path: Path) -> None:
     outside = make(tmp_path / "outside", "", "1.png")
     rows = "".join(f"A,{name},x\n" for name in ("linked.png", "folder/1.png", "folder", "alias.png", "loop.png"))

@@ -16,7 +16,10 @@ from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 GREY_MODES = ("L", "I;16", "I;16L", "I;16B", "I", "F")
 """Pillow's modes of one number a pixel."""
-IN_TRANSPARENCY = "its labels are in its transparency, which is not read; save them as grey values, such as 0 and 255"
+IN_TRANSPARENCY = (
+    "its labels are in its transparency, which is not read; save them as grey values, such as 0 and 255, and a mask "
+    "that is empty without an alpha channel"
+)
 MISSING_CODEC = "its compression needs one more package: pip install imagecodecs"
 
 JPEG_KINDS = (6, 7, 34892)

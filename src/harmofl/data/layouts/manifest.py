@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from harmofl.data.layouts.signs import OWN_DATA, nothing_found, open_folder
@@ -40,6 +41,8 @@ class Row:
 
     line: int
     values: Mapping[str, str]
+    cells: Sequence[str]
+    """All values, also those of columns that do not count."""
     extra: bool = False
     """There are more values than columns."""
 
@@ -47,6 +50,11 @@ class Row:
     def place(self) -> str:
         """Where it stands."""
         return f"{NAME} line {self.line}"
+
+    def names(self, sites: Iterable[str]) -> bool:
+        """Whether one of the sites stands in it, in whatever column and between whatever delimiters."""
+        text = _comma_separated(*self.cells)
+        return any(_comma_separated(site) in text for site in sites)
 
 
 def list_samples(folder: Path, kind: Kind) -> Listing:
@@ -60,16 +68,30 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
         raise UsageError(f"{folder / NAME}: names no image: there is nothing below its header")
     problems: list[Problem] = []
     found: dict[str, tuple[int, Sample]] = {}
-    for row in rows:
-        sample, wrong = _sample(tree, row, TRUTH[kind])
-        problems += of_site(sample.site, [Problem(row.place, message) for message in wrong])
-        if not wrong:
+    read = [(row, *_sample(tree, row, TRUTH[kind])) for row in rows]
+    folders = _folders_of(sample for _, sample, _ in read)
+    for _, sample, wrong in read:
+        if not wrong and sample.image in folders:
+            wrong.append(f"image {printable(sample.image[:200])}: a folder that holds other images of the table")
+    sites = {sample.site for _, sample, wrong in read if not wrong}
+    for row, sample, wrong in read:
+        if wrong:
+            # One value too many moves the others: what stands under `site` may be none, and left out with its images.
+            site = "" if row.names(sites - {sample.site}) else sample.site
+            problems += of_site(site, [Problem(row.place, message) for message in wrong])
+        else:
             line, before = found.setdefault(sample.image, (row.line, sample))
             if before is not sample:
                 problems += of_site(sample.site, [_repeated(row, sample, line, before)])
     samples = sorted((sample for _, sample in found.values()), key=attrgetter("site", "image"))
-    problems += _alike({sample.site for sample in samples})
+    problems += _alike(sites)
     return Listing(tuple(samples), tuple(problems + tree.problems))
+
+
+def _folders_of(samples: Iterable[Sample]) -> set[str]:
+    """Every folder in which an image lies, however deep."""
+    nearest = {posixpath.dirname(sample.image) for sample in samples}
+    return {str(folder) for place in nearest for folder in PurePosixPath(place, "image").parents}
 
 
 def _rows(table: Table, kind: Kind) -> Iterator[Row]:
@@ -86,7 +108,12 @@ def _rows(table: Table, kind: Kind) -> Iterator[Row]:
     next(rows)
     for line, row in rows:
         values = {name: value.strip() for name, value in zip(header, row, strict=False) if name in known}
-        yield Row(line, values, extra=any(value.strip() for value in row[len(header) :]))
+        yield Row(line, values, row, extra=any(value.strip() for value in row[len(header) :]))
+
+
+def _comma_separated(*values: str) -> str:
+    """Values with a comma on both sides, which other delimiters become too."""
+    return "".join(f",{value.strip()}" for each in values for value in re.split("[,;\t]", each)) + ","
 
 
 def _columns(table: Table, delimiter: str) -> set[str]:
