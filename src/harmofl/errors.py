@@ -25,7 +25,7 @@ class RunError(Exception):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """Say which name was probably meant and, unless they are many, which names there are."""
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1)
+    near = get_close_matches(str(name), names, n=1) or [other for other in names if other.endswith(f".{name}")]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     if len(names) > 12:
         names = [other for other in names if other.partition(".")[0] == str(name).partition(".")[0]] or names
@@ -41,5 +41,7 @@ def describe(error: ValidationError, prefix: str = "") -> str:
         message = problem["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         if problem["type"] == "too_short":  # pydantic's own words are a sentence of another form
             message = f"a list of at least {problem['ctx']['min_length']}"
+        elif problem["type"] == "list_type":
+            message = 'a list, such as ["A", "B"]'
         lines.append(f"{name} = {problem['input']!r}: must be {message}")
     return "; ".join(dict.fromkeys(lines))

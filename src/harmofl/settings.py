@@ -89,7 +89,9 @@ class DataSettings(Section):
         description="training images of a folder's sites: all, as many as the smallest site has, or a number",
     )
     min_images_for_amplitude: Positive = Field(
-        8, description="a site with fewer training images shares no spectrum (bands other than dc); see docs/privacy.md"
+        8,
+        description="a site with fewer training images (tiles, slices) shares no spectrum (bands other than dc); "
+        "see docs/privacy.md",
     )
     split_by: Literal["patient", "image"] = Field("patient", description="what a split never tears apart")
     cache: str | None = Field(None, description="folder for decoded images; the user's cache folder if unset")

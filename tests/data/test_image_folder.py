@@ -24,6 +24,7 @@ from folders import (
 )
 from harmofl.data.folder import ImageFolder, stratified
 from harmofl.data.images import LabelledImages, seed_of
+from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
 from harmofl.tasks import find
@@ -494,6 +495,11 @@ def test_every_problem_counts_and_the_first_five_are_named(tmp_path: Path) -> No
     message = broken(folder)
     assert "7 problems: site-0/p0-0-mask.png: the mask is 9 x 9" in message.replace("×", "x")
     assert "; and 2 more (`harmofl data check` lists all)" in message
+
+
+def test_problems_come_in_the_order_of_lines() -> None:
+    lines = [Problem(f"manifest.csv, line {number}", "no such file") for number in (10, 9, 101)]
+    assert [problem.file.rpartition(" ")[2] for problem in sorted(lines)] == ["9", "10", "101"]
 
 
 def test_a_label_outside_the_classes_is_named(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -346,12 +344,6 @@ def _other_label(sample: Sample, other: Sample) -> str:
 
 def _in_order(problems: set[Problem]) -> tuple[Problem, ...]:
     def rank(problem: Problem) -> tuple[Any, ...]:
-        return not problem.fatal, not problem.message.startswith(ALSO), _natural(problem.file), problem.message
+        return not problem.fatal, not problem.message.startswith(ALSO), problem
 
     return tuple(sorted(problems, key=rank))
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """For sorting: line 9 comes before line 10."""
-    parts = chain.from_iterable(re.findall(r"(\d+)|(\D+)", name))
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 SPLITS = ("train", "val", "test")
@@ -33,7 +35,7 @@ class Sample:
     """Red and blue are swapped in the file."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Problem:
     """Something wrong with one file; with a fatal one, training is refused."""
 
@@ -45,6 +47,15 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.file}: {self.message}" if self.file else self.message
+
+    def __lt__(self, other: Problem) -> bool:
+        return (natural(self.file), self.message) < (natural(other.file), other.message)
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """For sorting: line 9 comes before line 10."""
+    parts = chain.from_iterable(re.findall(r"(\d+)|(\D+)", name))
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part]
 
 
 def of_site(site: str, problems: Iterable[Problem]) -> list[Problem]:

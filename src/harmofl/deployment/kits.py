@@ -79,7 +79,9 @@ class SiteSettings(Part):
     state: str = Field("state", description="what is kept between rounds")
     models: str = Field("models", description="finished models, one folder per run")
     min_images_for_amplitude: Annotated[int, Field(ge=1)] = Field(
-        8, description="with fewer training images no spectrum is shared; the server may ask for more, never for fewer"
+        8,
+        description="with fewer training images (tiles, slices) no spectrum is shared; the server may ask for more, "
+        "never for fewer",
     )
     intensity: Annotated[list[float], AfterValidator(check_window)] | None = Field(
         None, description="the one window (data.intensity = [low, high]) of which a spectrum may be shared"
