@@ -154,6 +154,16 @@ def test_a_run_looks_the_same_alone_and_beside_others(alone: Alone, found: tuple
     np.testing.assert_array_equal(alone.result.rises[0], found[0].rises[0])
 
 
+def test_numbers_do_not_depend_on_the_cores(
+    found: tuple[Landscape, Path], runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harmofl.analysis.losses.num_cores", lambda: 1)
+    alone = landscape([runs["fedavg"], runs["harmofl"]], tmp_path / "one", **TINY)
+    monkeypatch.setattr("harmofl.analysis.losses.num_cores", lambda: 3)
+    assert same(alone, landscape([runs["fedavg"], runs["harmofl"]], tmp_path / "three", **TINY))
+    assert same(alone, found[0])
+
+
 def test_what_is_known_is_not_computed_again(
     found: tuple[Landscape, Path], runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

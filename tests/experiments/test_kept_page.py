@@ -263,6 +263,25 @@ def test_a_hospital_that_took_no_part_is_drawn_as_such(place: Place) -> None:
     assert (place.folder / "figures" / "unseen-unseen.png").stat().st_size < 100_000
 
 
+def test_flatness_is_averaged_over_the_seeds_that_were_measured(place: Place) -> None:
+    for seed, sharpness in enumerate((0.1, 0.3)):
+        folder = place.folder / "kept" / "tiny" / f"landscape-seed-{seed}"
+        folder.mkdir(parents=True)
+        lines = [
+            f"FedAvg,A,{sharpness},0.5,12.0",
+            f"FedAvg,all sites,{2 * sharpness},0.7,13.0",
+            "HarmoFL,A,0.05,0.2,1.0",
+        ]
+        (folder / "landscape.csv").write_text("\n".join(["run,site,sharpness,ε,Γ", *lines]) + "\n")
+    text = place.show("flatness: tiny")
+    assert "| Method | A | all sites | ε | Γ of a further epoch |" in text
+    assert "| FedAvg | 0.200 (0.141) | 0.400 (0.283) | 0.700 (0.000) | 13.0 (0.0) |" in text
+    assert "| HarmoFL | 0.050 (0.000) | – | – | – |" in text
+    assert "Mean (sample std over seeds); 2 seeds." in text
+    with pytest.raises(UsageError, match=r"flatness: other -->: there is no landscape-seed-…/landscape.csv in "):
+        place.show("flatness: other")
+
+
 def test_wrong_marks_are_named(place: Place) -> None:
     with pytest.raises(UsageError, match=r"unknown experiment 'tinny'.*tiny"):
         place.show("table: tinny")

@@ -8,6 +8,7 @@ the model as it is used, in eval mode; the drift plane shows what the sites desc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,16 @@ from harmofl.analysis.archive import key_of, load_landscape, save_landscape
 from harmofl.analysis.directions import Weights, principal_directions, projected, random_direction
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, write_all_terms
 from harmofl.analysis.local_paths import LocalPath, local_path
-from harmofl.analysis.losses import Array, Batches, Mode, as_in_training, losses_at, mean_loss, surface
+from harmofl.analysis.losses import (
+    Array,
+    Batches,
+    Mode,
+    as_in_training,
+    losses_at,
+    mean_loss,
+    side_by_side,
+    surface,
+)
 from harmofl.analysis.results import Landscape, Options, View
 from harmofl.analysis.subjects import Subject, fingerprint, open_runs
 from harmofl.data.folder import silent
@@ -167,15 +177,22 @@ def num_points(options: Options) -> int:
 
 
 def look_at(subject: Subject, sites: Sequence[Site], options: Options, work: WorkDone) -> Look:
-    """Everything of one run but its planes."""
+    """Everything of one run but its planes, sites side by side: each on a copy of its model and on one thread."""
+
+    def seen(site: Site) -> tuple[Batches, LocalPath, SiteGradient, list[float]]:
+        own = subject.copied(site.name)
+        batches = list(own.batches(site, options.images, options.seed))
+        path, gradient = local_path(own, site, options.local_epochs), gradient_at(own, site, options.seed)
+        return batches, path, gradient, list(loss_rises(own.models[site.name].network, batches, own, options))
+
     look = Look(subject, [], [], [], [])
-    for site, network in zip(sites, look.networks, strict=True):
-        batches = list(subject.batches(site, options.images, options.seed))
-        look.batches.append(batches)
-        look.paths.append(local_path(subject, site, options.local_epochs))
-        look.gradients.append(gradient_at(subject, site, options.seed))
-        look.rises.append(list(loss_rises(network, batches, subject, options)))
-        work.step(subject.label, site.name)
+    with ThreadPoolExecutor(side_by_side(look.networks[0])) as pool:
+        for site, (batches, path, gradient, rises) in zip(sites, pool.map(seen, sites), strict=True):
+            look.batches.append(batches)
+            look.paths.append(path)
+            look.gradients.append(gradient)
+            look.rises.append(rises)
+            work.step(subject.label, site.name)
     return look
 
 

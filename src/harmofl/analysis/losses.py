@@ -69,7 +69,7 @@ def surface(
 
     Rows are computed side by side, each on a copy of the network and on one thread: numbers do not depend on cores.
     """
-    num_copies = min(num_cores(), len(axis)) if next(network.parameters()).device.type == "cpu" else 1
+    num_copies = min(side_by_side(network), len(axis))
     copies: SimpleQueue[nn.Module] = SimpleQueue()
     for _ in range(num_copies):
         copies.put(copy.deepcopy(network))
@@ -84,6 +84,11 @@ def surface(
 
     with ThreadPoolExecutor(num_copies) as pool:
         yield from pool.map(row, axis)
+
+
+def side_by_side(network: nn.Module) -> int:
+    """How many copies of a network are worth computing at a time."""
+    return num_cores() if next(network.parameters()).device.type == "cpu" else 1
 
 
 def num_cores() -> int:

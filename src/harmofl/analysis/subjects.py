@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -48,6 +49,10 @@ class Subject:
     def loss(self) -> Loss:
         """What training lowered."""
         return self.task.loss(self.settings)
+
+    def copied(self, site: str) -> Subject:
+        """One site alone, with a model that nobody else uses."""
+        return replace(self, models={site: copy.deepcopy(self.models[site])})
 
     def load_sites(self) -> list[Site]:
         """Every site's images."""

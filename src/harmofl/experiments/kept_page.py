@@ -2,6 +2,7 @@
 
     <!-- summary -->                                                  one line per experiment of the page
     <!-- table: table-histology; figures: sites, convergence -->      an experiment's table, tests, figures and command
+    <!-- flatness: ablation-histology -->                             what `harmofl landscape` measured of its cells
     …
     <!-- end -->
 
@@ -25,12 +26,16 @@ from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import _training_note, paper_table, results_table
 from harmofl.reporting import comparisons
 from harmofl.reporting.comparisons import compare, signed
+from harmofl.reporting.landscape_table import FILE as LANDSCAPE
+from harmofl.reporting.landscape_table import flatness_table
 from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of, to_markdown
 from harmofl.reporting.words import listed
 from harmofl.settings import flat
 from harmofl.tasks import find as find_task
 
-MARK = re.compile(r"<!-- (?P<kind>summary|table)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->")
+MARK = re.compile(
+    r"<!-- (?P<kind>summary|table|flatness)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->"
+)
 END = "<!-- end -->"
 OF_TILES = "-tiles"
 """The end of the names of experiments on a part of the paper's own images, whose numbers stand in their sibling."""
@@ -120,7 +125,8 @@ class KeptPage:
     # ---- what a block holds ----
 
     def _content(self, block: Block) -> str:
-        return self._summary() if block.kind == "summary" else self._table(block)
+        makers = {"summary": lambda block: self._summary(), "table": self._table, "flatness": self._flatness}
+        return makers[block.kind](block)
 
     def _drawings(self, block: Block) -> list[Drawing]:
         if block not in self._drawn:
@@ -144,6 +150,12 @@ class KeptPage:
         ]
         return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
+    def _flatness(self, block: Block) -> str:
+        files = sorted((self.kept / block.name).glob(f"landscape-seed-*/{LANDSCAPE}"))
+        if not files:
+            raise UsageError(f"{block.mark}: there is no landscape-seed-…/{LANDSCAPE} in {self.kept / block.name}")
+        return to_markdown(flatness_table(files))
+
     def _paper(self, name: str) -> str:
         """The paper's own numbers for the same task, and in what they are not ours."""
         sibling = self.plans / f"{name.removesuffix(OF_TILES)}.toml"
@@ -165,7 +177,8 @@ class KeptPage:
     # ---- in one look ----
 
     def _summary(self) -> str:
-        blocks = [block for block, _ in _blocks(self.page.read_text(encoding="utf-8")) if block and block.name]
+        found = [block for block, _ in _blocks(self.page.read_text(encoding="utf-8")) if block]
+        blocks = [block for block in found if block.kind == "table"]
         lines = [
             "| Experiment | FedAvg | FedBN | HarmoFL | HarmoFL − FedAvg | Cells |",
             "|---|---:|---:|---:|---|---:|",

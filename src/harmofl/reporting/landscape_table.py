@@ -1,17 +1,21 @@
-"""Sharpness and drift as a table: one row per run and site, then the run as a whole."""
+"""Sharpness and drift as a table: one row per run and site, then the run as a whole; and of several seeds together."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harmofl.analysis.drift_terms import terms_in
 from harmofl.analysis.results import Landscape
+from harmofl.errors import UsageError
 from harmofl.files import write_whole
-from harmofl.reporting.tables import MISSING, markdown_escape
+from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, markdown_escape, sample_std
 
+FILE = "landscape.csv"
 ALL = "all sites"
 COLUMNS = ("loss", "sharpness", "standard error", "‖∇F‖²", "σ²", "ε", "Γ", "bound on Γ", "in plane", "in drift plane")
 HEADINGS = (
@@ -25,11 +29,13 @@ HEADINGS = (
     "Path in plane",
     "in drift plane",
 )
+APART = {"ε": "ε", "Γ": "Γ of a further epoch"}
+"""What tells how far sites are apart, and its heading in a table of several seeds."""
 
-Row = tuple[str, str, dict[str, float]]
+Line = tuple[str, str, dict[str, float]]
 
 
-def landscape_rows(landscape: Landscape) -> list[Row]:
+def landscape_rows(landscape: Landscape) -> list[Line]:
     """The numbers of every run and site; of a run as a whole, means over sites and the largest ε."""
     rows = []
     for run, label in enumerate(landscape.runs):
@@ -114,7 +120,41 @@ def to_csv(landscape: Landscape) -> str:
 
 def write_tables(landscape: Landscape, out: Path) -> list[Path]:
     """Write `landscape.md` and `landscape.csv`."""
-    contents = {out / "landscape.md": to_markdown(landscape), out / "landscape.csv": to_csv(landscape)}
+    contents = {out / "landscape.md": to_markdown(landscape), out / FILE: to_csv(landscape)}
     for path, content in contents.items():
         write_whole(path, content)
     return list(contents)
+
+
+# ---- several seeds ----
+
+
+def flatness_table(files: Sequence[Path]) -> Table:
+    """Sharpness at each site, and how far the sites are apart: means over `landscape.csv` files, one of each seed."""
+    values: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for path in files:
+        for row in _read(path):
+            for name in ("sharpness", *APART):
+                values.setdefault(row["run"], {}).setdefault((row["site"], name), []).append(float(row[name]))
+    sites = list(dict.fromkeys(site for run in values.values() for site, name in run))
+    places = [*((site, "sharpness") for site in sites), *((ALL, name) for name in APART)]
+    columns = [Column(heading) for heading in (*sites, *APART.values())]
+    rows = [Row(run, tuple(_mean(found.get(place, [])) for place in places)) for run, found in values.items()]
+    notes = (
+        "Site columns: sharpness, the mean rise of the training loss at a fixed distance from the final model.",
+        "ε: the largest distance between two sites' gradients there. Γ: the drift of one further local epoch.",
+        f"Mean (sample std over seeds); {len(files)} seeds." if len(files) > 1 else "One seed.",
+    )
+    return Table("How flat the final models are, and how far the sites are apart", tuple(columns), tuple(rows), notes)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+    if not rows or not {"run", "site", "sharpness", *APART} <= rows[0].keys():
+        raise UsageError(f"{path} is not what harmofl landscape writes")
+    return rows
+
+
+def _mean(values: Sequence[float]) -> Cell:
+    mean = statistics.fmean(values) if values else math.nan
+    return Cell(mean, sample_std(values), digits=1 if abs(mean) >= 10 else 3)
