@@ -185,7 +185,7 @@ def test_fednova_resets_the_optimizer_and_refuses_to_keep_it() -> None:
         ({"training.optimizer": "lion"}, r"training\.optimizer = 'lion': must be 'sgd' or 'adam'"),
         ({"federation.quorum": 1.5}, r"federation\.quorum = 1\.5: must be less than or equal to 1"),
         ({"data.size": 8}, r"data\.size = 8: must be greater than or equal to 16"),
-        ({"data.sites": "A"}, r"data\.sites = 'A': must be a list, such as \[\"A\", \"B\"\]"),
+        ({"data.sites": "A"}, r"data\.sites = 'A': must be a list, in square brackets"),
         ({"seed": -1}, r"seed = -1: must be greater than or equal to 0"),
         ({"device": "tpu"}, r"device = 'tpu': must be 'auto', 'cpu' or 'cuda'"),
         ({"method.radius": -1}, r"method\.radius = -1: must be greater than or equal to 0"),
@@ -362,6 +362,9 @@ def test_a_setting_of_a_method_that_is_none_is_left_out_and_read_back() -> None:
     assert resolved(method=method, file=file) == settings
     limited = resolved(method=method, overrides={"method.largest": 3.0})
     assert resolved(method=method, file=tomllib.loads(limited.to_toml())) == limited
+    always = Method("Limited", penalties=(Limited(largest=1.0),))  # None would be read back as 1.0
+    with pytest.raises(UsageError, match=r"method\.largest = None: a run's file has no word for it"):
+        resolved(method=always, overrides={"method.largest": None})
 
 
 def test_another_preset_replaces_what_the_preset_of_a_file_had_set() -> None:

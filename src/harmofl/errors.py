@@ -42,6 +42,6 @@ def describe(error: ValidationError, prefix: str = "") -> str:
         if problem["type"] == "too_short":  # pydantic's own words are a sentence of another form
             message = f"a list of at least {problem['ctx']['min_length']}"
         elif problem["type"] == "list_type":
-            message = 'a list, such as ["A", "B"]'
+            message = "a list, in square brackets"
         lines.append(f"{name} = {problem['input']!r}: must be {message}")
     return "; ".join(dict.fromkeys(lines))

@@ -225,7 +225,11 @@ def resolve(
     written = written.for_run(chosen_task.name, chosen, preset, bool(folder))
     base = preset_values(chosen_task.presets[preset], folder)
     of_preset = _wishes_for(chosen, base.pop("method", {}))
-    chosen = chosen.with_settings(**(of_preset | written.of_method | given.of_method))
+    of_method = of_preset | written.of_method | given.of_method
+    for name, value in of_method.items():
+        if value is None and chosen.settings.get(name) is not None:
+            raise UsageError(f"method.{name} = None: a run's file has no word for it; only a method's code can say it")
+    chosen = chosen.with_settings(**of_method)
     tree: Tree = {}
     for layer in (base, tree_of({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
         tree = merged(tree, layer)

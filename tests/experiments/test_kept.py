@@ -122,6 +122,20 @@ def test_a_plan_that_leaves_its_images_open_has_one_result(write_plan: WritePlan
         assert kept.find(experiment, cell) == first
 
 
+def test_a_result_of_known_masks_comes_before_one_that_does_not_know_its_own(
+    write_plan: WritePlan, tmp_path: Path
+) -> None:
+    experiment = read_experiment(write_plan(), data=tmp_path)
+    [cell, *_], kept = experiment.cells, Kept(tmp_path / "kept")
+    first = kept.keep(experiment, cell, of_images(tmp_path, "old"))
+    second = kept._place(experiment, cell).with_name("seed-0-later")
+    shutil.copytree(first, second)
+    known = settings_in(first).changed("data", annotations=["one"])
+    (second / "config.toml").write_text(known.to_toml())
+    planned = cell.settled(lambda settings: settings.changed("data", fingerprints=["old"], annotations=["one"]))
+    assert Kept(tmp_path / "kept").find(experiment, planned) == second
+
+
 def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: WritePlan, tmp_path: Path) -> None:
     experiment = read_experiment(write_plan())
     ours, theirs = Kept(tmp_path / "kept"), Kept(tmp_path / "kept")

@@ -45,8 +45,8 @@ def test_the_caption_tells_norm_hyperparameters_and_what_differs_from_the_defaul
     training = "rounds 3, local epochs 1, batch size 8, optimizer sgd, learning rate 0.01"
     assert f"Images: synthetic hospitals. Preset smoke: {training}." in notes
     assert "Not as by default, for all: training.rounds = 3." in notes
-    assert "HarmoFL: band = dc, decay = 0.1, schedule = before-training, radius = 0.5." in notes
-    assert not any(note.startswith(("“HarmoFL”", "FedAvg:")) for note in notes)
+    assert "“HarmoFL”: band = dc, decay = 0.1, schedule = before-training, radius = 0.5." in notes
+    assert sum(note.startswith(("“HarmoFL”", "“FedAvg”")) for note in notes) == 1
 
 
 def test_what_a_variation_changes_of_a_method_stands_at_its_line_alone(results_of: ResultsOf) -> None:
@@ -56,7 +56,7 @@ def test_what_a_variation_changes_of_a_method_stands_at_its_line_alone(results_o
     )
     scores = {f"harmofl/radius-{radius}/seed-0": {"A": 0.9} for radius in (0.05, 0.5)}
     notes = results_table(results_of(scores, START.replace("[0, 1]", "[0]") + ROWS + radii)).notes
-    assert "HarmoFL: band = dc, decay = 0.1, schedule = before-training." in notes
+    assert "“HarmoFL”: band = dc, decay = 0.1, schedule = before-training." in notes
     assert "“HarmoFL, radius 0.5”: method.radius = 0.5." in notes
 
 

@@ -165,7 +165,10 @@ def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(
     wrong = '[[variations]]\nname = "one"\nsettings.data.sites = ["site-9"]\n'
     plan = write_plan(f'title = "T"\ntask = "segmentation"\npreset = "smoke"\n{rows}{wrong}')
     out = tmp_path / "out"
-    results = run_experiment(plan, out, data=images)
+    seen: list[dict[str, Any]] = []
+    results = run_experiment(plan, out, data=images, watch=seen.append)
+    told = [(record["cell"], "error" in record) for record in seen if record["phase"] == "cell"]
+    assert told == [("A, one, seed 0", True), ("A, all, seed 0", False)]  # before anything is trained
     assert started() == ["all seed-0"]
     assert list(results.errors) == ["a/one/seed-0"]
     assert results.errors["a/one/seed-0"].startswith("unknown site 'site-9'")

@@ -438,11 +438,22 @@ class Harmless(Telling):
 
 
 def test_what_is_told_may_reveal_images_unless_the_harmonizer_says_that_it_does_not() -> None:
-    assert Telling().reveals_images
-    assert not Harmless().reveals_images
-    assert not Harmonizer().reveals_images
+    assert Telling().could_reveal_images()
+    assert not Harmless().could_reveal_images()
+    assert not Harmonizer().could_reveal_images()
     bands: list[Band] = ["none", "dc", "full", 0.3]
-    assert [AmplitudeNormalization((1, 2, 2), band).reveals_images for band in bands] == [False, False, True, True]
+    layers = [AmplitudeNormalization((1, 2, 2), band) for band in bands]
+    assert [layer.could_reveal_images() for layer in layers] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("band", ["dc", "full"])
+def test_half_precision_does_not_reach_sums_over_pixels(band: Band) -> None:
+    layer = AmplitudeNormalization((1, 384, 384), band)
+    layer(torch.full((1, 1, 384, 384), 0.75))
+    layer.half()
+    assert layer.amplitude.max() == pytest.approx(0.75 * 384 * 384)  # more than half precision holds
+    assert layer(torch.full((1, 1, 384, 384), 0.75, dtype=torch.float16)).mean().item() == pytest.approx(0.75, abs=1e-3)
+    assert layer.double().amplitude.dtype == torch.float64
 
 
 @pytest.mark.parametrize("band", ["dc", "full", 0.3])

@@ -148,6 +148,10 @@ def test_the_next_steps_keep_the_hospitals_and_their_settings(two_runs: list[Run
     )
     assert f"harmofl train {config} --set data.shift=2 --out runs/shifted" in steps.values()
     assert "harmofl evaluate runs/shifted/model --set data.shift=0" in steps.values()
+    (two_runs[0].folder.parent / "shifted").mkdir()
+    assert (
+        "harmofl evaluate runs/shifted-2/model --set data.shift=0" in dict(next_steps_for(two_runs, tmp_path)).values()
+    )
 
 
 def test_equal_scores_have_no_best_hospital(make_run: MakeRun) -> None:

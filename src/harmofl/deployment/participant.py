@@ -106,7 +106,7 @@ class Participant:
             if request.kind == "describe":
                 return Reply(self.kit.name, description=described(self.kit, settings))
             client = self._client_for(request.run, settings, method)
-            if client.model.harmonizer.reveals_images:
+            if client.model.harmonizer.could_reveal_images():
                 refuse_thin_averages(method)
                 refuse_windows(settings, self.kit)
             problem = mismatch(request.state, snapshot(client.model.network), all_of_it=False)
@@ -115,7 +115,7 @@ class Participant:
             if problem:
                 raise RefusalError(f"the received model does not fit: {problem}")
             reply = client.answer(request)
-            if reply.measurement and client.model.harmonizer.reveals_images:  # it has not left yet
+            if reply.measurement and client.model.harmonizer.could_reveal_images():  # it has not left yet
                 images = f"{self._fingerprint}, {len(client.site.train)} images"
                 remember(self.kit.state(SPECTRA), f"{images}, {seen_as(settings)}", OTHER_SPECTRUM)
             return reply

@@ -116,12 +116,13 @@ def _cell(
 
 
 def _with_equal_passes(cells: Sequence[Cell]) -> list[Cell]:
-    """Divide the rounds so that every cell passes over the images equally often: as often as all local epochs allow."""
+    """Divide the rounds so that every cell passes over the images equally often, if there are enough of them."""
     shared = math.lcm(*(cell.settings.training.local_epochs for cell in cells))
 
     def divided(settings: Settings) -> Settings:
-        passes = max(1, settings.training.rounds // shared) * shared
-        return settings.changed("training", rounds=passes // settings.training.local_epochs)
+        rounds, epochs = settings.training.rounds, settings.training.local_epochs
+        passes = rounds - rounds % shared if rounds >= shared else rounds
+        return settings.changed("training", rounds=max(1, round(passes / epochs)))
 
     return [cell.settled(divided) for cell in cells]
 

@@ -40,12 +40,14 @@ class Kept:
         self._known = {path.parent: settings_in(path.parent) for path in sorted(folder.rglob(SUMMARY))}
 
     def find(self, experiment: Experiment, cell: Cell) -> Path | None:
-        """Where the result of a run with the cell's configuration lies; its own place is looked at first.
+        """Where the result of a run with the cell's configuration lies.
+
+        First come results whose masks and labels are known, and of these its own place.
 
         If the configuration leaves open of which images, there must be one answer.
         """
         own, data = self._place(experiment, cell), cell.settings.data
-        places = sorted(self._known, key=lambda place: (place != own, place))
+        places = sorted(self._known, key=lambda place: (not self._known[place].data.annotations, place != own, place))
         found = (place for place in places if agree(cell.settings, self._known[place], paths=False))
         if not data.folder or data.fingerprints:
             return next(found, None)

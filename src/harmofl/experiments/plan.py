@@ -80,7 +80,7 @@ class Plan(Part):
     hold_out: Literal["each"] | None = None
     """Each site in turn takes no part, and is what the model is scored on."""
     divide_rounds_by_local_epochs: bool = False
-    """So that every variation of local epochs passes over the images as often."""
+    """So that every variation of local epochs passes over the images as often: the rounds that all of them divide."""
     paper: Paper | None = None
 
     def row(self, name: str) -> Row:

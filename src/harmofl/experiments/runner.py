@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,12 +51,12 @@ def run_experiment(
         settle = settling(watch)  # before any process, so that images are decoded once
         errors = wrong_data(experiment, settle)
         usable = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.path not in errors))
-        results = replace(gather(usable, out, store, settle), experiment=experiment, errors=errors)
+        results = replace(gather(usable, out, store, settle), experiment=experiment)
         try:
             if store:
                 _keep_finished(results, out, store, settle)
             write_results(results, out)
-            runner = Runner(results, out, store, watch)
+            runner = Runner(results, errors, out, store, watch)
             runner.run(num_jobs(jobs, runner.todo))
         except OSError as error:
             raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
@@ -130,12 +130,16 @@ def _keep_finished(results: Results, out: Path, store: Kept, settle: Settle) -> 
 class Runner:
     """Keeps processes busy until every cell was tried."""
 
-    def __init__(self, results: Results, out: Path, store: Kept | None, watch: Watch) -> None:
+    def __init__(
+        self, results: Results, errors: Mapping[str, str], out: Path, store: Kept | None, watch: Watch
+    ) -> None:
+        """`errors`: of cells that cannot be run, by their paths."""
         self._results = results
         self._out = out
         self._store = store
         self._watch = watch
-        self.todo = [cell for cell in results.missing if cell.path not in results.errors]
+        self.todo = [cell for cell in results.missing if cell.path not in errors]
+        self._hopeless = [(cell, errors[cell.path]) for cell in results.missing if cell.path in errors]
         self._running: list[CellProcess] = []
 
     @property
@@ -146,6 +150,8 @@ class Runner:
         """Run what is missing; whatever ends this, no process stays behind."""
         workers = 1 if jobs > 1 else 0  # results do not depend on it
         self._tell(jobs)
+        for cell, error in self._hopeless:
+            self._end(cell, 0.0, error)
         try:
             while self.todo or self._running:
                 while self.todo and len(self._running) < jobs:
@@ -162,13 +168,19 @@ class Runner:
 
     def _finish(self, process: CellProcess) -> None:
         cell, error = process.cell, process.error()
-        record: dict[str, Any] = {"phase": "cell", "cell": str(cell), "seconds": process.seconds}
         if error is None:
-            run = self._results.runs[cell.path] = read_run(process.run.path)
-            unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
-            record |= {"score": run.average if unseen is None else 100 * unseen}
+            self._results.runs[cell.path] = read_run(process.run.path)
             if self._store:
                 self._store.keep(self._experiment, cell, process.run.path)
+        self._end(cell, process.seconds, error)
+
+    def _end(self, cell: Cell, seconds: float, error: str | None) -> None:
+        """Write and tell what came of a cell."""
+        record: dict[str, Any] = {"phase": "cell", "cell": str(cell), "seconds": seconds}
+        if error is None:
+            run = self._results.runs[cell.path]
+            unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
+            record |= {"score": run.average if unseen is None else 100 * unseen}
         else:
             self._results.errors[cell.path] = error
             record |= {"error": error}

@@ -63,7 +63,7 @@ def _training_note(experiment: Experiment) -> str:
 def _method_notes(experiment: Experiment) -> list[str]:
     """The hyperparameters of each row's method, row by row."""
     own = {row.name: _of_method(experiment, row.name) for row in experiment.plan.rows}
-    return [f"{row}: {_assigned(values)}." for row, values in own.items() if values]
+    return [f"“{row}”: {_assigned(values)}." for row, values in own.items() if values]
 
 
 def _of_method(experiment: Experiment, row: str) -> dict[str, str]:

@@ -205,7 +205,7 @@ class Client:
     def _refuse_to_reveal(self) -> None:
         """A spectrum averaged over very few images could give one of them away: the site keeps it."""
         fewest, own = self.settings.data.min_images_for_amplitude, len(self.site.train)
-        if self.model.harmonizer.reveals_images and own < fewest:
+        if own < fewest and self.model.harmonizer.could_reveal_images():
             raise RefusalError(
                 f"{own} training images: an amplitude of fewer than {fewest} could give an image away, so it is not "
                 "shared (data.min_images_for_amplitude)"

@@ -6,7 +6,7 @@ every site applies the average. Buffers named in `own` stay at the site.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -48,13 +48,12 @@ class Harmonizer(nn.Module):
     repeatable = False
     """Whether an image comes out the same every time while nothing is learned, so that it may be kept."""
 
-    @property
-    def reveals_images(self) -> bool:
-        """Whether what it tells the server could give an image away, were it measured on very few.
+    reveals_images = True
+    """Whether what it tells the server could give an image away, were it measured on very few."""
 
-        So it is held of all that tell anything; a class that is sure of itself sets it to False.
-        """
-        return bool(self.measurement())
+    def could_reveal_images(self) -> bool:
+        """Whether a site with few images must keep its measurement to itself; without one there is nothing to keep."""
+        return self.reveals_images and bool(self.measurement())
 
     def forward(self, images: Tensor) -> Tensor:
         """Harmonize a batch of images (N, C, H, W)."""
@@ -105,16 +104,22 @@ class AmplitudeNormalization(Harmonizer):
         self.decay = decay
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be from 0 to 1, not {decay}")
+        self.reveals_images = self.band not in ("none", "dc")  # a spectrum could; a mean of a channel holds no image
         self.register_buffer("inside", self._bins_inside(height, width), persistent=False)
         self.register_buffer("amplitude", torch.zeros(self._amplitude_shape(channels, height, width)))
         # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
         self.register_buffer("bias", torch.ones(()))
         self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
 
-    @property
-    def reveals_images(self) -> bool:
-        """A spectrum could; a mean of a channel holds no image."""
-        return self.band not in ("none", "dc")
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AmplitudeNormalization:
+        """Move and cast as all modules, but keep single precision at least: sums over pixels overflow half of it."""
+        before = {name: self._buffers[name] for name in ("amplitude", "bias")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in before.items():
+            new = self._buffers[name]
+            if old is not None and new is not None and new.dtype.itemsize < torch.float32.itemsize:
+                self._buffers[name] = old.to(new.device)
+        return self
 
     def _bins_inside(self, height: int, width: int) -> Tensor | None:
         if isinstance(self.band, str):
@@ -154,8 +159,8 @@ class AmplitudeNormalization(Harmonizer):
             raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
 
     def _precise(self, images: Tensor) -> Tensor:
-        """Images in the precision of the amplitude, or in single: sums over pixels overflow half of it."""
-        return images.to(torch.promote_types(self.amplitude.dtype, torch.float32))
+        """Images in the precision of the amplitude."""
+        return images.to(self.amplitude.dtype)
 
     def _normalize_means(self, images: Tensor, learns: bool) -> Tensor:
         means = images.mean(dim=(-2, -1), keepdim=True)
@@ -189,14 +194,14 @@ class AmplitudeNormalization(Harmonizer):
         if self.inside is None:
             return self.amplitude.clone()  # a copy, as the next batch changes it before this one's backward pass
         target = amplitudes.clone()
-        target[..., self.inside] = self.amplitude.to(target.dtype)
+        target[..., self.inside] = self.amplitude
         return target
 
     def _learn(self, amplitudes: Tensor) -> None:
         first = bool(self.bias == 1)
         self.bias *= 1 - self.decay
         weight = 1.0 if first else self.decay / (1 - float(self.bias))
-        self.amplitude.lerp_(amplitudes.mean(dim=0).to(self.amplitude.dtype), weight)
+        self.amplitude.lerp_(amplitudes.mean(dim=0), weight)
         # With decay 0, or next to it, the first batch stays for ever, as in the code released with the paper.
         if self.bias == 1:
             self.bias.zero_()

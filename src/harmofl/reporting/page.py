@@ -136,10 +136,10 @@ def next_steps_for(runs: Sequence[RunResult], start: Path) -> list[tuple[str, st
     others = [method for method in TO_TRY if method not in {run.method for run in runs}]
 
     def train(*changes: str, into: str) -> str:
-        out = _relative(folder.with_name(into), start)
+        out = _relative(_free(folder.with_name(into)), start)
         return shlex.join(["harmofl", "train", "--config", config, *changes, "--out", out])
 
-    model = shlex.quote(_relative(folder.with_name("shifted") / "model", start))
+    model = shlex.quote(_relative(_free(folder.with_name("shifted")) / "model", start))
     listed = ("See every method, its settings and their defaults", "harmofl methods")
     if not runs[-1].config:
         return [listed]
@@ -149,6 +149,12 @@ def next_steps_for(runs: Sequence[RunResult], start: Path) -> list[tuple[str, st
         ("Let the hospitals look very different", train("--set", "data.shift=2", into="shifted")),
         ("Score that model on hospitals that look alike", f"harmofl evaluate {model} --set data.shift=0"),
     ]
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or the first of that name with a number that is not there yet."""
+    names = (folder.name, *(f"{folder.name}-{number}" for number in range(2, 1000)))
+    return next(place for place in map(folder.with_name, names) if not place.exists())
 
 
 def _render(**values: Any) -> str:

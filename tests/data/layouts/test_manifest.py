@@ -159,6 +159,15 @@ def test_sites_that_differ_in_case_only_are_mentioned(tmp_path: Path) -> None:
     assert [problem.fatal for problem in listing.problems] == [False]
 
 
+@pytest.mark.parametrize(("row", "site"), [("3,gone.png,1,2", "3"), ("3,1,gone.png,x", ""), ("3,gone.png,1,2,9", "")])
+def test_a_row_that_cannot_be_used_is_its_sites_unless_another_site_stands_where_none_belongs(
+    tmp_path: Path, row: str, site: str
+) -> None:
+    text = f"site,image,label,patient\n1,a.png,0,1\n2,b.png,1,1\n{row}\n"
+    listing = classify(make(tmp_path, text, "a.png", "b.png"))
+    assert {problem.site for problem in listing.problems} == {site}
+
+
 def test_a_folder_of_other_images_is_no_series(tmp_path: Path) -> None:
     text = "site,image,label\nA,scans/1/a.png,x\nA,scans,x\nA,scans/1,x\nA,series,x\n"
     listing = classify(make(tmp_path, text, "scans/1/a.png", "series/1.dcm"))

@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -42,7 +43,7 @@ class Row:
     line: int
     values: Mapping[str, str]
     cells: Sequence[str]
-    """All values, also those of columns that do not count."""
+    """The values in which the name of a site tells that it has moved: it may well be a label or a patient's, too."""
     extra: bool = False
     """There are more values than columns."""
 
@@ -108,7 +109,10 @@ def _rows(table: Table, kind: Kind) -> Iterator[Row]:
     next(rows)
     for line, row in rows:
         values = {name: value.strip() for name, value in zip(header, row, strict=False) if name in known}
-        yield Row(line, values, row, extra=any(value.strip() for value in row[len(header) :]))
+        extra = any(value.strip() for value in row[len(header) :])
+        free = () if extra else ("label", "patient")
+        cells = [value for name, value in zip_longest(header, row, fillvalue="") if name not in free]
+        yield Row(line, values, cells, extra)
 
 
 def _comma_separated(*values: str) -> str:
