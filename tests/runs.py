@@ -221,7 +221,8 @@ def altered(reply: Reply, **values: Any) -> Reply:
 
 
 def gradients_of(run: Path) -> dict[str, SiteGradient]:
-    """Every site's gradient at the final model of a finished run."""
+    """Every site's gradient at the selected model of a finished run."""
     (subject,) = open_runs([run], "cpu")
+    source = subject.task.open(subject.settings.data)
     with threads(1):
-        return {site.name: gradient_at(subject, site, seed=0) for site in subject.load_sites()}
+        return {site.name: gradient_at(subject, site, seed=0) for site in subject.load_sites(source)}

@@ -203,14 +203,28 @@ def predict(
     batch_size: int | None = None,
     device: str = "auto",
     watch: Watch = lambda record: None,
+    overwrite: bool = False,
 ) -> list[Outcome]:
-    """Masks or classes for new images: files, folders or patterns; one outcome per image, failed ones included."""
+    """Masks or classes for new images: files, folders or patterns; one outcome per image, failed ones included.
+
+    `overwrite`: replace what an earlier prediction wrote to `out`; else that is refused.
+    """
     from harmofl.inference.prediction import predict as predict_images
 
     check_device(device)
     named = [images] if isinstance(images, (str, Path)) else images
     return predict_images(
-        located(Path(folder)), named, Path(out), site, overlay, device, batch_size, dicom_seg, overlap, watch=watch
+        located(Path(folder)),
+        named,
+        Path(out),
+        site,
+        overlay,
+        device,
+        batch_size,
+        dicom_seg,
+        overlap,
+        watch=watch,
+        overwrite=overwrite,
     )
 
 
@@ -234,7 +248,7 @@ def landscape(
     device: str = "auto",
     watch: Watch = lambda record: None,
 ) -> list[Path]:
-    """Draw the loss around the final models of runs on the same data, and measure its sharpness; return the files."""
+    """Draw the loss around the selected models of runs on the same data, and measure sharpness; return the files."""
     from harmofl.analysis.landscape import landscape as survey
     from harmofl.reporting.landscape_figures import write_figures
     from harmofl.reporting.landscape_table import write_tables

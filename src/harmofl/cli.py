@@ -250,7 +250,9 @@ def predict(
     model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.", metavar="MODEL_DIR")],
     images: Annotated[
         list[str],
-        typer.Argument(help="Files, folders or patterns; a folder of DICOM files is one series.", metavar="IMAGE..."),
+        typer.Argument(
+            help="Files, folders or patterns; DICOM files of a folder are joined by series.", metavar="IMAGE..."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
     overlay: Annotated[bool, typer.Option("--overlay", help="Also a picture of each image with its mask.")] = False,
@@ -262,6 +264,9 @@ def predict(
         float, typer.Option(help="How much the windows of a large image overlap, from 0 to 0.9.")
     ] = 0.25,
     batch_size: Annotated[int | None, typer.Option(help="Windows at a time; the training's if not given.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what an earlier prediction wrote to OUT.")
+    ] = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -286,6 +291,7 @@ def predict(
             batch_size=batch_size,
             device=device,
             watch=watch,
+            overwrite=overwrite,
         )
     show_outcomes(outcomes, out)
     if any(outcome.error for outcome in outcomes):
@@ -362,7 +368,7 @@ def landscape(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Draw the loss around the final models of runs: contours, surfaces, the sites' own paths; and measure sharpness.
+    """Draw the loss around the selected models of runs: contours, surfaces, the sites' own paths; measure sharpness.
 
     For example:  harmofl landscape runs/fedavg runs/harmofl --out landscape
     """

@@ -119,6 +119,22 @@ def test_an_experiment_shows_the_first_seed_of_each_line_that_has_its_model(
     assert "no model is kept of C" in caplog.text
 
 
+def test_lines_of_one_name_are_told_apart_by_their_experiments(runs: dict[str, Path], tmp_path: Path) -> None:
+    for name, source in (("one", "fedavg"), ("two", "fedbn")):
+        shutil.copytree(runs[source], tmp_path / name / "a" / "seed-0")
+        cell = {"label": "A", "seed": 0, "state": "done", "folder": "a/seed-0"}
+        (tmp_path / name / "results.json").write_text(json.dumps({"cells": [cell]}))
+    gallery = Gallery(find_runs([tmp_path / "one", tmp_path / "two", runs["fedavg"]]))
+    assert [run.label for run in gallery.runs] == ["A (one)", "A (two)", "FedAvg"]
+    scores, _ = dice_table(gallery)
+    assert list(chosen_cases(gallery, scores, range(2))[0].masks) == ["A (one)", "A (two)", "FedAvg"]
+
+
+def test_a_run_that_is_named_twice_is_shown_once(runs: dict[str, Path]) -> None:
+    folder = runs["fedavg"]
+    assert [run.label for run in find_runs([folder, folder.parent / "fedbn" / ".." / "fedavg"])] == ["FedAvg"]
+
+
 def test_runs_of_a_moved_folder_find_their_images_where_they_lie_now(
     runs: dict[str, Path], images: Path, tmp_path: Path
 ) -> None:

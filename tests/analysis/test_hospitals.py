@@ -12,6 +12,7 @@ from harmofl.analysis.hospitals import (
     Hospitals,
     chosen,
     embedding,
+    first_of_same,
     harmonization,
     kinds_in,
     looks_at,
@@ -20,7 +21,7 @@ from harmofl.analysis.hospitals import (
 )
 from harmofl.api import settled
 from harmofl.data.folder import silent
-from harmofl.data.images import LabelledImages
+from harmofl.data.images import LabelledImages, joined
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
 from runs import serve
@@ -84,6 +85,24 @@ def test_images_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.M
     hospitals = opened()
     assert torch.equal(hospitals.some("hospital-0").load(torch.arange(3)).images, first)
     assert not hospitals._kept
+
+
+def test_a_patient_is_one_whatever_is_split(tmp_path: Path) -> None:
+    by_image = {"data.split_by": "image"}
+    phantom = opened(**by_image, **{"data.images": 24})
+    whole = phantom._source.whole("hospital-0")
+    found = phantom.some("hospital-0")
+    assert len(found.groups.unique()) == len(whole.groups.unique()) < len(whole)
+    folder = segmentation_folder(tmp_path, patients=4, images=3, size=32)
+    assert len(opened("segmentation", folder, **by_image).some("site-0").groups.unique()) == 4
+
+
+def test_patients_are_numbered_part_by_part() -> None:
+    """As in earlier versions, so that the same probe deals out the same folds."""
+    hospitals = opened()
+    groups = joined(hospitals.parts("hospital-0")).groups
+    assert torch.equal(hospitals.some("hospital-0").groups, groups)
+    assert first_of_same(torch.tensor([0, 1, 2, 3]), torch.tensor([7, 5, 7, 5])).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("values", "place"), [([3.0, 1.0, 2.0], 2), ([4.0, 1.0, 2.0, 3.0], 2), ([5.0], 0)])

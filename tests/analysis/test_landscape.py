@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 import torch
 
+import harmofl
 import harmofl.analysis.landscape as module
+from folders import blob, classification_folder, picture
 from harmofl.analysis.directions import flattened
 from harmofl.analysis.landscape import grid_axis, in_time, landscape
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
+from harmofl.analysis.measured_terms import read_terms
+from harmofl.analysis.privacy import privacy_study
 from harmofl.analysis.results import Landscape, Options
-from harmofl.analysis.subjects import labels_of, open_runs
+from harmofl.analysis.subjects import labels_of, open_runs, told_apart
 from harmofl.devices import threads
 from harmofl.errors import UsageError
+from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.states import snapshot
 from harmofl.tasks import find
 from runs import SITES, equal, gradients_of, records, train
@@ -219,6 +224,55 @@ def test_runs_on_other_data_are_refused(runs: dict[str, Path], tmp_path: Path) -
         landscape([runs["fedavg"], tmp_path / "other"], tmp_path / "out", **TINY)
 
 
+@pytest.fixture
+def own(tmp_path: Path) -> tuple[Path, Path]:
+    """Images in a folder, and a run that was trained on them."""
+    images, run = classification_folder(tmp_path / "images"), tmp_path / "run"
+    settings = {"data.size": 24, "training.rounds": 1, "federation.workers": 1}
+    harmofl.train("classification", "fedavg", data=images, preset="smoke", settings=settings, out=run)
+    return images, run
+
+
+def test_changed_images_are_refused_also_where_the_landscape_is_known(own: tuple[Path, Path], tmp_path: Path) -> None:
+    images, run = own
+    known = landscape([run], tmp_path / "out", **TINY)
+    assert same(known, landscape([run], tmp_path / "out", **TINY))
+    picture(images / "site-1" / "3.png", blob(24, 99, 1)[0])
+    with pytest.raises(UsageError, match=r"site-1 took part in training, but with other images .*; a run is looked at"):
+        landscape([run], tmp_path / "out", **TINY)
+    with pytest.raises(UsageError, match="site-1 took part in training, but with other images"):
+        privacy_study(tmp_path / "privacy", run=run, quick=True)
+
+
+def test_images_of_a_run_that_did_not_note_them_are_looked_at_as_they_are(
+    own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    images, run = own
+    lines = (run / "config.toml").read_text().split("fingerprints = [")
+    (run / "config.toml").write_text(lines[0] + lines[1].split("]\n", 1)[1])
+    before = landscape([run], tmp_path / "out", **TINY)
+    for path in (images / "site-1").glob("*.png"):
+        picture(path, blob(24, 99, 1)[0])
+    assert not same(before, landscape([run], tmp_path / "out", **TINY))
+
+
+def test_other_labels_are_another_landscape(own: tuple[Path, Path], tmp_path: Path) -> None:
+    images, run = own
+    before = landscape([run], tmp_path / "out", **TINY)
+    manifest = images / "manifest.csv"
+    manifest.write_text(manifest.read_text().replace("healthy", "x").replace("ill", "healthy").replace("x", "ill"))
+    assert not same(before, landscape([run], tmp_path / "out", **TINY))
+
+
+def test_a_centralized_run_is_drawn_with_every_sites_terms(tmp_path: Path) -> None:
+    train(tmp_path / "run", "centralized", data__sites=SOME, rounds=1)
+    found = landscape([tmp_path / "run"], tmp_path / "out", **TINY)
+    (terms,) = read_terms(tmp_path / "out")
+    assert (list(terms.curves), list(terms.terms.drifts)) == (["pooled"], list(found.sites))
+    texts = drift_with_terms([terms]).legends[0].get_texts()
+    assert [text.get_text() for text in texts] == [*SOME, "pooled"]
+
+
 def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"summary\.json is missing"):
         landscape([tmp_path], tmp_path / "out")
@@ -275,3 +329,8 @@ def test_runs_of_one_method_are_told_apart_by_their_paths(runs: dict[str, Path],
     folders = [tmp_path / "copies" / name / "seed-0" for name in ("both", "amplitude")]
     assert labels_of([runs["fedavg"], *folders]) == ["FedAvg", "HarmoFL (both)", "HarmoFL (amplitude)"]
     assert labels_of([runs["harmofl"], runs["amplitude"]]) == ["HarmoFL", "HarmoFL (amplitude)"]
+
+
+def test_names_that_differ_in_case_alone_tell_nothing_apart() -> None:
+    folders = [Path("/one/fedavg"), Path("/two/FedAvg")]
+    assert told_apart(["FedAvg", "FedAvg"], folders) == ["FedAvg (one)", "FedAvg (two)"]

@@ -6,9 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from harmofl.analysis.privacy import best_order, framed, largest, minima, nearest_of, privacy_study, window
+from harmofl.analysis.gradient_inversion import LocalTraining
+from harmofl.analysis.privacy import (
+    WAYS,
+    Case,
+    Study,
+    best_order,
+    framed,
+    largest,
+    minima,
+    nearest_of,
+    privacy_study,
+    window,
+)
+from harmofl.analysis.privacy_subject import CONTROL, QUICK, TRAINED, subject_of
 from harmofl.errors import UsageError
+from harmofl.inference.folder import open_model
 from harmofl.methods.harmonizers import AmplitudeNormalization
+from runs import train
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +64,21 @@ def test_too_many_images_and_a_wrong_folder_are_refused_before_anything_is_attac
     with pytest.raises(UsageError, match=r"--out .*file: .*file is a file"):
         privacy_study(tmp_path / "file", run=study[0] / "run", quick=True, watch=told.append)
     assert not told
+
+
+@pytest.mark.parametrize("band", ["full", 0.2])
+def test_the_trained_network_is_attacked_behind_its_runs_own_harmonizer(tmp_path: Path, band: str | float) -> None:
+    train(tmp_path / "run", "harmofl", rounds=1, data__images=40, data__size=16, method__band=band)
+    subject = subject_of(tmp_path, "", QUICK, 0, tmp_path / "run", None, lambda _: None)
+    study = Study(subject, QUICK, 0, lambda _: None)
+    for name in (CONTROL, TRAINED):
+        study._attack(name, Case("one", 1, LocalTraining()), WAYS[0])
+    harmonizer = open_model(tmp_path / "run" / "model")[0].harmonizer
+    image = subject.images.images[:1]
+    for name, expected in ((CONTROL, image), (TRAINED, harmonizer(image))):
+        shown = torch.from_numpy(study.pictures[f"inversion/{name}/one/truth"]) / 255
+        torch.testing.assert_close(shown, expected.clamp(0, 1), atol=1 / 255, rtol=0)
+    assert not torch.allclose(image, harmonizer(image), atol=0.02)
 
 
 def test_progress_counts_to_the_end(study: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -408,6 +408,35 @@ def test_a_mask_whose_affine_differs_is_mentioned_also_from_the_cache(hospital: 
         assert "affine" in problem.message
 
 
+def test_images_of_two_depths_are_mentioned_where_they_are_scaled_differently(pictures: Folder) -> None:
+    pictures.fill("north", 20)
+    pictures.fill("south", 20)
+    for number in range(3):
+        pixels = pictures.random.integers(0, 60000, (SIZE, SIZE)).astype(np.uint16)
+        pictures.save(f"south-{number:02}.png", pixels)
+    for found in (pictures.check(), pictures.check()):  # the second time from the cache
+        problem = only(found)
+        assert found.ok
+        assert problem.message.startswith(
+            "images differ in depth: 8-bit: 20 of north, 17 of south (such as north-00.png); "
+            "not 8-bit: 3 of south (such as south-00.png): data.intensity = 'auto' scales the two differently"
+        )
+    assert not pictures.check(intensity="percentile").problems
+
+
+def test_volumes_cut_along_another_axis_are_mentioned(hospital: Path) -> None:
+    path = hospital / "UCL" / "Case04.nii.gz"
+    for name in (path, path.with_name("Case04_segmentation.nii.gz")):
+        image = nibabel.load(name)
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), np.diag([0.5, 0.5, 3, 1])[[2, 0, 1, 3]]), name)
+    problem = only(check("prostate", hospital))
+    assert not problem.fatal
+    assert problem.message.startswith(
+        "volumes differ in the plane of their slices: axial: 11 of UCL (such as UCL/Case00"
+    )
+    assert "sagittal: 1 of UCL (such as UCL/Case04.nii.gz)" in problem.message
+
+
 def test_volumes_are_counted_by_slice(hospital: Path) -> None:
     everything = check("prostate", hospital).rows
     chosen = check("prostate", hospital, slices="with-prostate").rows

@@ -52,8 +52,9 @@ def test_channels_are_scaled_one_by_one_unless_they_are_colours() -> None:
         planes = preparation.in_unit_range(Scan(pixels, geometry), DataSettings(intensity="range"))
         assert planes.max(axis=(0, 2, 3)).tolist() == [65535] * channels
     colours = np.concatenate([ramp, ramp / 2, ramp / 4], axis=1)
-    planes = in_unit_range(colours, DataSettings(intensity="range"))
-    assert planes.max(axis=(0, 2, 3)).tolist() == [65535, 32768, 16384]
+    for kind in ("picture", "dicom"):
+        planes = preparation.in_unit_range(Scan(colours, Geometry(kind=kind)), DataSettings(intensity="range"))
+        assert planes.max(axis=(0, 2, 3)).tolist() == [65535, 32768, 16384]
 
 
 @pytest.mark.parametrize("intensity", ["auto", "percentile", "range"])

@@ -274,6 +274,7 @@ def test_flatness_is_averaged_over_the_seeds_that_were_measured(place: Place) ->
         ]
         (folder / "landscape.csv").write_text("\n".join(["run,site,sharpness,ε,Γ", *lines]) + "\n")
     text = place.show("flatness: tiny")
+    assert "How flat the selected models are" in text
     assert "| Method | A | all sites | ε | Γ of a further epoch |" in text
     assert "| FedAvg | 0.200 (0.141) | 0.400 (0.283) | 0.700 (0.000) | 13.0 (0.0) |" in text
     assert "| HarmoFL | 0.050 (0.000) | – | – | – |" in text
@@ -330,6 +331,8 @@ def test_the_results_page_shows_every_experiment_in_its_order() -> None:
         "figure-radius",
         "figure-local-epochs",
         "unseen-hospital",
+        "schedule",
+        "decay",
     ]
 
 

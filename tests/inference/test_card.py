@@ -93,6 +93,29 @@ def test_a_card_says_how_images_are_brought_to_size() -> None:
     assert "\n3. Scale it to 64 × 64 pixels" in scaled
 
 
+def test_a_class_is_that_of_the_whole_image_so_that_there_are_no_tiles() -> None:
+    text = card(network=DESCRIPTION["network"] | {"network": "densenet121"})
+    assert "Scale it to 64 × 64 pixels" in text
+    assert "tiles" not in text
+
+
+@pytest.mark.parametrize(
+    ("images", "synthetic", "said"),
+    [
+        ({"depths": ["not 8-bit"], "planes": ["axial"]}, False, True),
+        ({"depths": ["8-bit"], "planes": []}, False, False),
+        (None, False, True),
+        (None, True, False),
+    ],
+)
+def test_a_card_says_how_slices_are_turned_where_there_were_volumes(
+    images: dict[str, list[str]] | None, synthetic: bool, said: bool
+) -> None:
+    settings = with_settings(data={"size": 64})
+    text = card(training_images=images, synthetic=synthetic, settings=settings)
+    assert ("patient's left on the right" in text) == said
+
+
 def test_a_site_s_own_model_shows_the_site_s_scores_only() -> None:
     text = card(site="south")
     assert "this is the one of south" in text

@@ -3,9 +3,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 import torch
+from PIL import Image
 from torch import nn
 
 import harmofl
@@ -130,6 +132,38 @@ def test_labels_that_the_model_does_not_know_are_refused(tmp_path: Path) -> None
     other = classification_folder(tmp_path / "other", classes=("healthy", "unclear"))
     with pytest.raises(harmofl.UsageError, match=r"label 'unclear' is none of the classes \(healthy, ill\)"):
         harmofl.evaluate(tmp_path / "run" / "model", data=other)
+
+
+@pytest.mark.parametrize("classes", [["ill", "healthy"], ["healthy", "ill", "unclear"]])
+def test_classes_that_are_not_the_models_are_refused(tmp_path: Path, classes: list[str]) -> None:
+    folder = classification_folder(tmp_path / "data")
+    train_on(folder, tmp_path / "run", task="classification")
+    with pytest.raises(harmofl.UsageError, match=r"data\.classes = .*: this model gives healthy, ill, in this order"):
+        harmofl.evaluate(tmp_path / "run", data=folder, settings={"data.classes": classes})
+    harmofl.evaluate(tmp_path / "run", data=folder, settings={"data.classes": ["healthy", "ill"]})
+
+
+def test_images_of_another_depth_than_those_of_training_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = classification_folder(tmp_path / "data")
+    train_on(folder, tmp_path / "run", task="classification")
+    model = tmp_path / "run" / "model"
+    assert json.loads((model / "model.json").read_text())["training_images"] == {"depths": ["8-bit"], "planes": []}
+    other = classification_folder(tmp_path / "other", sites=1)
+    for path in list((other / "site-0").iterdir())[:5]:
+        with Image.open(path) as shallow:
+            picture(path, np.asarray(shallow).astype(np.uint16) * 257)  # the same picture
+    note = "its values are not 8-bit, those of the training images 8-bit: data.intensity = 'auto' scales"
+    outcomes = harmofl.predict(model, other / "site-0", out=tmp_path / "out")
+    assert sum(note in "".join(outcome.notes) for outcome in outcomes) == 5
+    assert sum(not outcome.notes for outcome in outcomes) == 7
+    harmofl.evaluate(model, data=folder)
+    assert caplog.text == ""
+    harmofl.evaluate(model, data=other, split="all")
+    assert f"site-0: 5 of 12 images: {note}" in caplog.text
+    (model / "model.json").write_text((model / "model.json").read_text().replace('"training_images"', '"unknown"'))
+    assert not any(each.notes for each in harmofl.predict(model, other / "site-0", out=tmp_path / "old"))
 
 
 @pytest.mark.parametrize("method", ["harmofl", "centralized"])

@@ -97,6 +97,7 @@ def using(monkeypatch: pytest.MonkeyPatch) -> Using:
     def use(module: nn.Module, task_name: str = "segmentation", **more: Any) -> nn.Module:
         task, settings, method = described(task_name, **more)
         monkeypatch.setattr(prediction, "open_model", lambda *_: (module, task, settings, method))
+        monkeypatch.setattr(prediction, "read_description", lambda _: {})
         return module
 
     return use
@@ -376,8 +377,8 @@ def test_one_at_a_time_or_in_a_batch_the_probabilities_are_the_same(tmp_path: Pa
     for number in range(7):
         picture(tmp_path / "in" / f"{number}.png", 30 + number, 40)
     together = predict(folder, [tmp_path / "in"], tmp_path / "out")
-    alone = predict(folder, [tmp_path / "in"], tmp_path / "out", batch_size=1)
-    single = [predict(folder, [outcome.image], tmp_path / "out")[0] for outcome in together]
+    alone = predict(folder, [tmp_path / "in"], tmp_path / "alone", batch_size=1)
+    single = [predict(folder, [outcome.image], tmp_path / str(number))[0] for number, outcome in enumerate(together)]
     chances = [[list(each.probabilities.values()) for each in group] for group in (together, alone, single)]
     assert np.ptp(np.array(chances), axis=0).max() < 1e-5
     assert np.ptp(np.array(chances[0]), axis=0).max() > 1e-5  # and they differ between images
@@ -425,6 +426,10 @@ def test_a_trained_models_masks_score_as_its_evaluation_says(tmp_path: Path) -> 
             both = (one & other).sum(axis=(0, 1))
             dice += [1.0 if total == 0 else 2 * common / total for common, total in zip(both, sums, strict=True)]
         assert np.mean(dice) == pytest.approx(scores[site]["metric"], abs=1e-6)
+    volume(tmp_path / "other.nii.gz", "PSR", (48, 48, 4))
+    (outcome,) = predict(model, [tmp_path / "other.nii.gz"], tmp_path / "out")
+    assert outcome.notes == ("its slices are sagittal, those of the training images axial",)
+    assert not any(each.notes for each in outcomes)
 
 
 # --- classes ------------------------------------------------------------------------------------------------------
@@ -537,6 +542,65 @@ def test_folders_patterns_and_files_are_inputs_each_once(tmp_path: Path, monkeyp
     ]
 
 
+def test_dicom_files_named_or_matched_one_by_one_are_a_series(tmp_path: Path, using: Using) -> None:
+    using(Brightness(), **GREY)
+    bright = dicom_series(tmp_path / "series")
+    picture(tmp_path / "series" / "z.png")
+    files = [tmp_path / "series" / name for name in "bdca"]
+    out = tmp_path / "out"
+    whole = [str(tmp_path / "series")]
+    assert found(*files, out=out) == whole
+    assert found(f"{tmp_path}/series/[a-d]", out=out) == whole
+    assert found(*files, files[0], f"{tmp_path}/series/?", out=out) == whole
+    assert found(files[1], out=out) == [str(files[1])]
+    assert found(files[1], tmp_path / "series" / "z.png", files[0], out=out) == [
+        str(files[0]),
+        str(files[1].parent / "z.png"),
+    ]
+    path = only(predict(tmp_path, files[:3], out))  # of four slices the first three
+    assert path == out / "b_mask.nii.gz"
+    assert np.array_equal(np.asarray(nib.load(path).dataobj).transpose(2, 1, 0), bright[:3])
+
+
+def test_each_series_of_a_folder_is_an_input_and_so_is_each_view_of_an_x_ray(tmp_path: Path, using: Using) -> None:
+    using(Brightness(), **GREY)
+    folder = tmp_path / "in"
+    bright = dicom_series(folder)
+    for name, series in (("x1", "1.2.8"), ("x2", "1.2.8"), ("y", "1.2.9")):
+        view = slice_of(np.eye(36 if name == "x1" else 20) * 500, 0, series)
+        del view.ImagePositionPatient
+        view.save_as(folder / name, enforce_file_format=True)
+    outcomes = predict(tmp_path, [folder], tmp_path / "out")
+    assert [Path(outcome.image).name for outcome in outcomes] == ["a", "x1", "x2", "y"]
+    assert [outcome.error for outcome in outcomes] == [""] * 4
+    shapes = [nib.load(outcome.output).shape for outcome in outcomes]
+    assert shapes == [(40, 36, 4), (36, 36, 1), (20, 20, 1), (20, 20, 1)]
+    assert np.array_equal(np.asarray(nib.load(outcomes[0].output).dataobj).transpose(2, 1, 0), bright)
+    listed = predict(tmp_path, [f"{folder}/*"], tmp_path / "listed")
+    assert [outcome.image for outcome in listed] == [outcome.image for outcome in outcomes]
+
+
+def test_a_segmentation_object_belongs_to_one_series_of_a_folder(tmp_path: Path, using: Using) -> None:
+    pytest.importorskip("highdicom")
+    using(Brightness(), **GREY)
+    dicom_series(tmp_path / "in")
+    slice_of(np.eye(20) * 500, 0, "1.2.9").save_as(tmp_path / "in" / "other", enforce_file_format=True)
+    outcomes = predict(tmp_path, [tmp_path / "in"], tmp_path / "out", dicom_seg=True)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+    segmentation = dcmread(tmp_path / "out" / "a_mask.dcm")
+    (referenced,) = segmentation.ReferencedSeriesSequence
+    assert referenced.SeriesInstanceUID == "1.2.3"
+
+
+def test_folders_that_are_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    picture(tmp_path / "archive" / "p1" / "a.png")
+    picture(tmp_path / "in" / "p2" / "b.png")
+    (tmp_path / "in" / "p1").symlink_to(tmp_path / "archive" / "p1")
+    (tmp_path / "in" / "p2" / "up").symlink_to(tmp_path / "in")
+    names = [Path(name).relative_to(tmp_path / "in").as_posix() for name in found(tmp_path / "in", out=tmp_path / "o")]
+    assert names == ["p1/a.png", "p2/b.png"]
+
+
 def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:
     picture(tmp_path / "scan[1].png")
     picture(tmp_path / "scan1.png")
@@ -563,8 +627,8 @@ def test_outputs_are_not_the_inputs_of_the_next_run(
     picture(tmp_path / "in" / "a.png", colours=1)
     picture(tmp_path / "in" / "b.png", colours=1)
     monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        outcomes = predict(tmp_path, [asked], Path(out), overlay=True)
+    for again in (False, True):
+        outcomes = predict(tmp_path, [asked], Path(out), overlay=True, overwrite=again)
         assert [outcome.image for outcome in outcomes] == ["in/a.png", "in/b.png"]
 
 
@@ -659,11 +723,59 @@ def test_a_file_among_the_images_is_never_replaced(tmp_path: Path, using: Using)
     picture(tmp_path / "a.png", colours=1)
     truth = picture(tmp_path / "a_mask.png", colours=1)
     picture(tmp_path / "b.png", colours=1)
-    first, second = predict(tmp_path, [tmp_path / "a.png", tmp_path / "b.png"], tmp_path)
+    images = [tmp_path / "a.png", tmp_path / "b.png"]
+    with pytest.raises(UsageError, match=r"a_mask\.png is there already"):
+        predict(tmp_path, images, tmp_path)
+    first, second = predict(tmp_path, images, tmp_path, overwrite=True)
     assert "is there already, among the images" in first.error
     assert second.output == tmp_path / "b_mask.png"
     with Image.open(tmp_path / "a_mask.png") as kept:
         assert np.array_equal(kept, truth)
+
+
+def test_nothing_of_an_earlier_prediction_is_replaced_unless_wanted(tmp_path: Path, using: Using) -> None:
+    module = using(Brightness(), **GREY)
+    for name in ("a", "b", "c"):
+        picture(tmp_path / "in" / f"{name}.png", colours=1)
+    predict(tmp_path, [tmp_path / "in" / "a.png", tmp_path / "in" / "b.png"], tmp_path / "out")
+    before, seen = (tmp_path / "out" / "a_mask.png").read_bytes(), len(module.seen)  # type: ignore[arg-type]
+    picture(tmp_path / "in" / "a.png", colours=1)
+    with pytest.raises(
+        UsageError, match=r"a_mask\.png is there already \(and 1 more\): choose another --out, or .*overwrite"
+    ):
+        predict(tmp_path, [tmp_path / "in"], tmp_path / "out")
+    assert len(module.seen) == seen  # type: ignore[arg-type]
+    only(predict(tmp_path, [tmp_path / "in" / "c.png"], tmp_path / "out"))
+    assert (tmp_path / "out" / "a_mask.png").read_bytes() == before
+    predict(tmp_path, [tmp_path / "in"], tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "a_mask.png").read_bytes() != before
+
+
+def test_a_table_of_an_earlier_prediction_is_kept(tmp_path: Path, using: Using) -> None:
+    using(Levels(), "classification", data__channels=1)
+    picture(tmp_path / "a.png", colours=1)
+    picture(tmp_path / "b.png", colours=1)
+    predict(tmp_path, [tmp_path / "a.png"], tmp_path / "out")
+    with pytest.raises(UsageError, match=r"predictions\.csv is there already: choose another --out"):
+        predict(tmp_path, [tmp_path / "b.png"], tmp_path / "out")
+    predict(tmp_path, [tmp_path / "b.png"], tmp_path / "out", overwrite=True)
+    assert [Path(row["image"]).name for row in rows_of(tmp_path / "out" / "predictions.csv")] == ["b.png"]
+
+
+def test_an_interrupted_prediction_leaves_the_table_of_what_was_done(tmp_path: Path, using: Using) -> None:
+    using(Levels(), "classification", data__channels=1, training__batch_size=1)
+    for name in "abcd":
+        picture(tmp_path / "in" / f"{name}.png", colours=1)
+
+    def interrupted(record: dict[str, Any]) -> None:
+        if record["done"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(tmp_path, [tmp_path / "in"], tmp_path / "out", watch=interrupted)
+    rows = rows_of(tmp_path / "out" / "predictions.csv")
+    assert [Path(row["image"]).name for row in rows] == ["a.png", "b.png"]
+    assert all(row["class"] for row in rows)
 
 
 def test_an_output_folder_that_cannot_be_is_a_usage_error(tmp_path: Path) -> None:

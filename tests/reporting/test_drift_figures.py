@@ -52,6 +52,18 @@ def test_where_every_site_selected_its_own_model_no_round_is_marked() -> None:
     assert len(left.lines) == 2
 
 
+@pytest.mark.parametrize("centralized_first", [True, False])
+def test_sites_without_a_curve_of_their_own_are_named_too(centralized_first: bool) -> None:
+    centralized = RunTerms("../c", "Centralized", {"pooled": {1: 4.0, 2: 2.0}}, terms(2))
+    runs = [centralized, run("FedBN", terms(0))]
+    figure = drift_with_terms(runs if centralized_first else runs[::-1])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["A", "B$", "pooled"]
+    colours = [line.get_color() for line in legend.get_lines()]
+    curves = figure.axes[2 if centralized_first else 0].lines  # of FedBN
+    assert [line.get_color() for line in curves] == colours[:2]
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_it_renders_and_leaves_matplotlib_as_it_was(count: int) -> None:
     before = dict(matplotlib.rcParams)

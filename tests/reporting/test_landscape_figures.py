@@ -146,6 +146,25 @@ def test_markdown_and_csv_say_the_same() -> None:
     assert (lines[0]["site"], lines[0]["sharpness"], lines[0]["bound on Γ"]) == ("A", "2", "")
 
 
+def test_the_bound_can_be_computed_again_from_the_rows() -> None:
+    lines = list(csv.DictReader(io.StringIO(landscape_table.to_csv(landscape(num_steps=np.array([[8, 10, 12]] * 2))))))
+    *sites, whole = lines[: len(SITES) + 1]
+    steps, rate, count = float(whole["K"]), float(whole["η"]), len(sites)
+    assert (steps, rate) == (10, 0.1)
+    moved = 4 * (steps * rate) ** 2
+    apart = (float(whole["ε"]) * (count - 1) / count) ** 2
+    noise = 2 * steps * rate**2 * max(float(site["σ²"]) for site in sites)
+    assert float(whole["bound on Γ"]) == pytest.approx(moved * (float(whole["‖∇F‖²"]) + apart) + noise)
+    assert [site["K"] for site in sites] == ["8", "10", "12"]
+    assert "2Kη² · largest σ²" in landscape_table.to_markdown(landscape())
+
+
+def test_the_model_is_called_the_selected_one() -> None:
+    assert "around the selected model" in landscape_table.to_markdown(landscape())
+    for name in ("contours", "surfaces"):
+        assert "around the selected model" in FIGURES[name](landscape(), view()).get_suptitle()
+
+
 def test_tables_are_written(tmp_path: Path) -> None:
     assert [path.name for path in landscape_table.write_tables(landscape(), tmp_path)] == [
         "landscape.md",

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,14 @@ from PIL import Image
 
 import harmofl.api as api
 from folders import classification_folder, segmentation_folder
+from harmofl.analysis.appearance import FAINTEST
+from harmofl.analysis.hospitals import Harmonization
 from harmofl.errors import RunError, UsageError
 from harmofl.reporting import gallery
-from harmofl.reporting.case_figures import AGREED, FALSE_ALARM, MISSED, WRONG_CLASS, marked
+from harmofl.reporting.appearance_figures import _scale
+from harmofl.reporting.case_figures import AGREED, FALSE_ALARM, MISSED, WRONG_CLASS, marked, short_method
 from harmofl.reporting.gallery import read_gallery
-from harmofl.reporting.pictures import write_pictures
+from harmofl.reporting.pictures import Page, write_pictures
 from harmofl.reporting.report import write_report
 from harmofl.reporting.runs import RunResult
 from harmofl.reporting.sheets import lines_of, picture
@@ -125,6 +130,35 @@ def test_what_was_found_and_missed_differs_in_colour_and_in_lightness() -> None:
         np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in (AGREED, FALSE_ALARM, MISSED, WRONG_CLASS)
     )
     assert min(np.diff([*grey, 1.0])) > 0.1
+    assert grey[-1] < marked(np.zeros((1, 1, 3)), torch.zeros(1, 1), torch.zeros(1, 1)).min()  # the darkest behind them
+
+
+def test_only_with_several_classes_one_can_be_taken_for_another() -> None:
+    words = "purple was found as another class"
+    assert words in Page("segmentations", "all hospitals", 3, [], several_classes=True).caption
+    assert words not in Page("segmentations", "all hospitals", 3, [], several_classes=False).caption
+
+
+def test_what_tells_two_runs_of_a_method_apart_is_left_of_a_long_name() -> None:
+    assert short_method("HarmoFL") == "HarmoFL"
+    assert short_method("FedAvg (seed-0)") != short_method("FedAvg (seed-1)")
+    assert len(short_method("HarmoFL, band up to 0.05")) == len("HarmoFL, band") == 13
+
+
+def test_a_hospital_with_a_single_patient_is_named_in_the_caption(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "images", patients=4, images=3, size=32, channels=1)
+    manifest = folder / "manifest.csv"
+    manifest.write_text(re.sub(r"^site-1,p\d,", "site-1,p0,", manifest.read_text(), flags=re.MULTILINE))
+    settings = {"data.split_by": "image"}
+    api.pictures(out=tmp_path / "out", task="segmentation", data=folder, preset="smoke", settings=settings)
+    caption = next(each["caption"] for each in written(tmp_path / "out")["figures"] if each["name"] == "embedding")
+    assert "whose patient it has not seen (of site-1, with a single patient: images that it has not seen): " in caption
+
+
+def test_spectra_of_large_images_share_one_scale_of_colours() -> None:
+    found = Harmonization({}, {}, torch.ones(1, 256, 129))
+    images = [torch.full((1, 256, 256), 0.5)] * 2**8  # with the shared one more than 2**24 amplitudes
+    assert _scale([images], found)["vmin"] == pytest.approx(math.log10(FAINTEST))
 
 
 def test_colours_are_shown_as_they_are_and_slices_by_their_middle_one() -> None:

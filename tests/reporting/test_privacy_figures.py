@@ -64,6 +64,14 @@ def test_the_page_says_every_number_once_and_what_was_not_reached() -> None:
     assert "- margin, full: more than 2\n" in page
 
 
+def test_the_page_names_the_method_and_the_band_of_the_trained_network() -> None:
+    assert "The trained network" not in in_words(STUDY)  # of a study that did not note it
+    plain = in_words(STUDY | {"method": "FedAvg", "band": None, "harmonized": False})
+    assert "The trained network is of a run of FedAvg.\n" in plain
+    harmonized = in_words(STUDY | {"method": "HarmoFL", "band": 0.1, "harmonized": True})
+    assert "The trained network is of a run of HarmoFL with radius 0.1: in all its columns but HarmoFL" in harmonized
+
+
 def test_similarity_is_drawn_for_every_frame_and_band_with_chance_behind() -> None:
     axes = similarity_by_number(STUDY["phase_retrieval"]).axes
     assert [each.get_title(loc="left") for each in axes[:2]] == ["Whole frame,\nband full", "Whole frame,\nradius 0.1"]

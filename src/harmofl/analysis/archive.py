@@ -15,14 +15,16 @@ import numpy as np
 from harmofl import __version__
 from harmofl.analysis.results import Landscape, Options, View
 from harmofl.files import write_whole
+from harmofl.settings import DataSettings
 
 FORMAT = 2
 
 
-def key_of(fingerprints: Sequence[str], labels: Sequence[str], options: Options) -> str:
-    """What the numbers depend on: the runs, in this order, and how they are looked at."""
+def key_of(fingerprints: Sequence[str], labels: Sequence[str], data: DataSettings, options: Options) -> str:
+    """What the numbers depend on: the runs, in this order, a folder's images and masks, and how they are looked at."""
     parts = {"format": FORMAT, "version": __version__, "runs": list(fingerprints), "labels": list(labels)}
-    return json.dumps(parts | asdict(options), sort_keys=True)
+    seen = {"fingerprints": data.fingerprints, "annotations": data.annotations} if data.folder else {}
+    return json.dumps(parts | seen | asdict(options), sort_keys=True)
 
 
 def save_landscape(path: Path, landscape: Landscape, key: str) -> None:

@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harmofl.analysis.hospitals import has_colours
-from harmofl.analysis.subjects import labels_of
+from harmofl.analysis.subjects import open_images, told_apart
 from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
 from harmofl.devices import threads, to_device
 from harmofl.errors import UsageError
 from harmofl.experiments.kept import settings_in
 from harmofl.experiments.lines import RESULTS
-from harmofl.inference.evaluation import Trained, chosen_images, models_for, opened
-from harmofl.inference.folder import read_description
+from harmofl.inference.evaluation import models_for
 from harmofl.models.network import Model
+from harmofl.reporting.runs import read_run
 from harmofl.settings import Settings, differences
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
@@ -67,13 +67,18 @@ def find_runs(folders: Sequence[Path], data: Path | None = None) -> list[Finishe
     """The runs in some folders; of an experiment, the first seed of each line. All must have the same images."""
     if not folders:
         raise UsageError("no run given: name the folder of a finished run or of an experiment")
-    alone = [folder for folder in folders if not (folder / RESULTS).exists()]
-    names = dict(zip(alone, labels_of(alone), strict=True))
-    found = [run for folder in folders for run in ([(names[folder], folder)] if folder in names else _cells(folder))]
-    runs = [Finished(label, folder, _settings(folder, data)) for label, folder in found]
+    each = [run for folder in folders for run in (_cells(folder) if (folder / RESULTS).exists() else _alone(folder))]
+    found = {place.resolve(): (title, place) for title, place in each}  # a run that is named twice is shown once
+    titles, places = zip(*found.values(), strict=True)
+    labels = told_apart(titles, places)
+    runs = [Finished(label, place, _settings(place, data)) for label, place in zip(labels, places, strict=True)]
     for run in runs[1:]:
         _check_comparable(runs[0], run)
     return runs
+
+
+def _alone(folder: Path) -> list[tuple[str, Path]]:
+    return [(read_run(folder).title, folder)]
 
 
 def _cells(folder: Path) -> list[tuple[str, Path]]:
@@ -139,10 +144,9 @@ class Gallery:
         self.task = runs[0].task
         self.device = device
         self._watch = watch
-        trained = Trained.of(read_description(runs[0].model))
-        source, self.settings = opened(self.task, runs[0].settings, trained.sites, watch)
+        source, self.settings = open_images(self.task, runs[0].settings, watch)
         self.sites = self.task.sites_of(self.settings.data)
-        self.images: dict[str, ImageSet] = {site: chosen_images(source, site, "auto", trained) for site in self.sites}
+        self.images: dict[str, ImageSet] = {site: source.parts(site)[2] for site in self.sites}
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def site_gradient(network: nn.Module, batches: Iterable[Batch], loss: Loss) -> S
 
 
 def gradient_at(subject: Subject, site: Site, seed: int) -> SiteGradient:
-    """A site's gradient at a run's final model, on all its training images."""
+    """A site's gradient at a run's selected model, on all its training images."""
     batches = subject.batches(site, len(site.train), seed)
     return site_gradient(subject.models[site.name].network, batches, subject.loss)
 

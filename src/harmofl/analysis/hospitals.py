@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
-from harmofl.data.folder import drawn, silent
-from harmofl.data.images import ImageSet, LabelledImages, Parts, joined
+from harmofl.data.folder import ImageFolder, drawn, silent
+from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
 from harmofl.devices import choose_device
 from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, check_band
@@ -85,14 +85,33 @@ class Hospitals:
         return parts
 
     def some(self, site: str) -> ImageSet:
-        """Images of a site, of all three parts, drawn at random if they are many."""
-        images = joined(self.parts(site))
+        """Images of a site, of all three parts, drawn at random if they are many; a group is a patient."""
+        parts = self.parts(site)
+        images = joined(parts)
+        assert isinstance(images, LabelledImages | JoinedImages)
+        patients = self._patients(site, torch.cat([part.groups for part in parts]))
+        images = replace(images, groups=first_of_same(images.groups, patients))  # in two parts they were two patients
         return images.at(drawn(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site))
+
+    def _patients(self, site: str, groups: Tensor) -> Tensor:
+        """Whose images they are: split by image, a folder's groups are its samples, whoever they are of."""
+        if not isinstance(self._source, ImageFolder) or self.settings.data.split_by == "patient":
+            return groups
+        first: dict[str | int, int] = {}
+        samples = enumerate(self._source.samples[site])
+        return torch.tensor([first.setdefault(sample.patient or number, number) for number, sample in samples])[groups]
 
     def batches(self, images: ImageSet) -> Iterator[LabelledImages]:
         """Images in batches that fit into memory, whatever their size."""
         channels, height, width = self.task.image_shape(self.settings.data)
         return images.batches(max(1, LARGEST_BATCH // (channels * height * width)))
+
+
+def first_of_same(numbers: Tensor, groups: Tensor) -> Tensor:
+    """For each place, the smallest of the numbers at places of the same group."""
+    places = torch.unique(groups, return_inverse=True)[1]
+    smallest = numbers.new_zeros(len(numbers)).scatter_reduce(0, places, numbers, "amin", include_self=False)
+    return smallest[places]
 
 
 # --- harmonization -------------------------------------------------------------------------------------------------
@@ -185,6 +204,12 @@ class Look:
     statistics: Mapping[str, Tensor]
     """(N, statistics) as they are and for each band."""
     groups: Tensor
+    """(N,) whose images they are."""
+
+    @property
+    def num_patients(self) -> int:
+        """How many patients the images are of."""
+        return len(torch.unique(self.groups))
 
 
 def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNormalization]) -> Look:

@@ -1,4 +1,4 @@
-"""The loss around the final global model of finished runs: on planes, along the sites' own paths, and as one number.
+"""The loss around the selected global model of finished runs: on planes, along the sites' own paths, and as one number.
 
 Three planes through the model: `near` and `wide` (8 × wider) in two random filter-normalized directions, the same draw
 for all runs, and `drift`, the plane that holds most of the paths that the sites take from here. The random planes show
@@ -32,12 +32,13 @@ from harmofl.analysis.losses import (
     surface,
 )
 from harmofl.analysis.results import Landscape, Options, View
-from harmofl.analysis.subjects import Subject, fingerprint, open_runs
+from harmofl.analysis.subjects import Subject, fingerprint, open_images, open_runs
 from harmofl.data.folder import silent
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import threads
 from harmofl.models.network import Network
 from harmofl.states import evaluating
+from harmofl.tasks.task import Source
 
 Watch = Callable[[dict[str, Any]], None]
 Plane = tuple[Weights, Weights]
@@ -68,7 +69,7 @@ def landscape(
     device: str = "auto",
     watch: Watch = silent,
 ) -> Landscape:
-    """Look at the loss around the final models of runs on the same data; what is found is kept in `out`.
+    """Look at the loss around the selected models of runs on the same data; what is found is kept in `out`.
 
     points:       along each axis of the random planes; 0: as many as there is time for, by the size of the network
     span:         how far the near plane reaches, in units of each filter's norm
@@ -78,12 +79,14 @@ def landscape(
     """
     options = Options(points, span, local_epochs, images, directions, seed)
     subjects = open_runs(runs, device)
-    key = key_of([fingerprint(run) for run in runs], [subject.label for subject in subjects], options)
+    source, settings = open_images(subjects[0].task, subjects[0].settings)
+    labels = [subject.label for subject in subjects]
+    key = key_of([fingerprint(run) for run in runs], labels, settings.data, options)
     path = out / "landscape.npz"
     found = load_landscape(path, key)
     if found is None:
         with threads(1):
-            found = survey(subjects, options, watch)
+            found = survey(subjects, source, options, watch)
         save_landscape(path, found, key)
     write_all_terms(runs, found, out)
     return found
@@ -122,10 +125,10 @@ class WorkDone:
         self._watch({"phase": "landscape", "done": self._done, "total": self._total, "run": run, "site": site})
 
 
-def survey(subjects: Sequence[Subject], options: Options, watch: Watch) -> Landscape:
+def survey(subjects: Sequence[Subject], source: Source, options: Options, watch: Watch) -> Landscape:
     """Compute everything: first what spans the planes, then the planes."""
     first = subjects[0]
-    sites = first.load_sites()
+    sites = first.load_sites(source)
     options = in_time(subjects, options)
     rows_per_site = 1 + 2 * options.points + drift_points(options)
     work = WorkDone(len(subjects) * len(sites) * rows_per_site, watch)

@@ -26,7 +26,7 @@ class LocalPath:
 
 
 def local_path(subject: Subject, site: Site, epochs: int) -> LocalPath:
-    """Train at one site as in the run, from its final model, with a new optimizer and a constant learning rate.
+    """Train at one site as in the run, from its selected model, with a new optimizer and a constant learning rate.
 
     One request per epoch: a penalty that holds to the received model (FedProx, MOON) sees it anew in each.
     """

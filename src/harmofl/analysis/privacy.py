@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
-from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, Plan, Subject, Watch, subject_of
+from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, TRAINED, Plan, Subject, Watch, subject_of
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
@@ -100,6 +100,9 @@ def privacy_study(
         gradient, phase = study.gradient_inversion(), study.phase_retrieval()
     record = {
         "task": subject.task.name,
+        "method": subject.method.name,
+        "band": subject.method.settings.get("band"),
+        "harmonized": type(subject.harmonizer) is not Harmonizer,
         "network": subject.settings.model.network,
         "site": subject.site,
         "synthetic": subject.settings.data.folder is None,
@@ -169,7 +172,7 @@ class Study:
 
     def _attack(self, name: str, case: Case, way: Way) -> Record:
         self._tell(f"gradient inversion: {name} network, {case.name}, {way.name}")
-        harmonizer = self._shared_amplitude() if way.harmonized else Harmonizer()
+        harmonizer = self._harmonizer(name, way)
         network = nn.Sequential(harmonizer, self.subject.networks[name]).eval()
         loss: Loss = self.subject.task.loss(self.subject.settings)
         update = update_of(network, loss, case.training)
@@ -200,6 +203,12 @@ class Study:
             "distance": rounded(float(np.mean(distances)), 7),
             "each": [{"psnr": rounded(one), "ssim": rounded(other)} for one, other in scores],
         }
+
+    def _harmonizer(self, network: str, way: Way) -> Harmonizer:
+        """What the site puts before a network: where a run trained it, the run's own, unless HarmoFL is looked at."""
+        if way.harmonized:
+            return self._shared_amplitude()
+        return self.subject.harmonizer if network == TRAINED else Harmonizer()
 
     def _shared_amplitude(self) -> AmplitudeNormalization:
         layer = AmplitudeNormalization(self.subject.shape, "full")

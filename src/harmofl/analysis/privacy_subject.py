@@ -12,10 +12,13 @@ import torch
 from torch import Generator, nn
 
 from harmofl import api
+from harmofl.analysis.subjects import open_images
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
 from harmofl.federation.records import Record, RunFolder
 from harmofl.inference.folder import open_model
+from harmofl.methods.harmonizers import Harmonizer
+from harmofl.methods.method import Method
 from harmofl.settings import Settings, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.task import Kind, Task
@@ -63,6 +66,10 @@ class Subject:
     site: str
     images: LabelledImages
     networks: dict[str, nn.Module]
+    method: Method
+    """Of the run that made the trained network."""
+    harmonizer: Harmonizer
+    """What the run puts before the trained network."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,7 +87,7 @@ def subject_of(
     settings, method = resolve(file=read_toml(RunFolder(folder).config))
     chosen = find_task(settings.task)
     site = chosen.sites_of(settings.data)[0]
-    train = chosen.load_site(site, settings.data).train
+    train = chosen.load_site(site, settings.data, open_images(chosen, settings)[0]).train
     most = max(plan.averaged) + max(plan.others, plan.batch, FEWEST_OTHERS)
     order = torch.randperm(len(train), generator=Generator().manual_seed(seed_of(seed, "privacy")))
     images = train.load(order[: 2 * most])
@@ -91,12 +98,13 @@ def subject_of(
         raise UsageError(
             f"--images {plan.images}: must be at most {allowed}, with {len(images)} images of {site} at hand"
         )
+    model = open_model(folder / "model", site)[0]
     networks = {
         CONTROL: control_network(chosen.kind, chosen.image_shape(settings.data), len(chosen.classes_of(settings.data))),
         UNTRAINED: chosen.build_model(settings, method).network.eval(),
-        TRAINED: open_model(folder / "model", site)[0].network,
+        TRAINED: model.network,
     }
-    return Subject(chosen, settings, site, images, networks)
+    return Subject(chosen, settings, site, images, networks, method, model.harmonizer)
 
 
 def _trained(out: Path, task: str, plan: Plan, seed: int, data: str | Path | None, watch: Watch) -> Path:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from harmofl.analysis.losses import Batch
+from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import in_batches
+from harmofl.inference.evaluation import Trained, opened
 from harmofl.inference.folder import is_whole, open_model
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
@@ -24,7 +26,7 @@ from harmofl.settings import Settings, differences, read_toml, resolve
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
 from harmofl.tasks.losses import Loss
-from harmofl.tasks.task import Task
+from harmofl.tasks.task import Source, Task
 
 COMPARED = ("task", "data.", "model.network", "model.features", "model.norm", "training.loss")
 """Settings in which runs that are shown on one scale must agree."""
@@ -54,11 +56,9 @@ class Subject:
         """One site alone, with a model that nobody else uses."""
         return replace(self, models={site: copy.deepcopy(self.models[site])})
 
-    def load_sites(self) -> list[Site]:
+    def load_sites(self, source: Source) -> list[Site]:
         """Every site's images."""
-        data = self.settings.data
-        source = self.task.open(data)
-        return [self.task.load_site(name, data, source) for name in self.sites]
+        return [self.task.load_site(name, self.settings.data, source) for name in self.sites]
 
     def batches(self, site: Site, count: int, seed: int) -> Iterator[Batch]:
         """Yield some of a site's training images, harmonized, in batches of the run's size."""
@@ -77,6 +77,17 @@ class Subject:
         return next(self.models[site].parameters()).device
 
 
+def open_images(task: Task, settings: Settings, watch: Watch = silent) -> tuple[Source, Settings]:
+    """Where a finished run's images come from, and its settings with what they decide; other images are refused."""
+    sites = task.sites_of(settings.data)
+    trained = Trained(sites, dict(zip(sites, settings.data.fingerprints or (), strict=False)))
+    source, found = opened(task, settings, sites, watch)
+    if isinstance(source, ImageFolder):
+        for site in sites:
+            trained.check(site, source, hint="a run is looked at with the images that it was trained on")
+    return source, found
+
+
 def open_runs(folders: Sequence[Path], device: str) -> list[Subject]:
     """Open finished runs that can be compared, or say why they cannot."""
     if not folders:
@@ -90,7 +101,11 @@ def open_runs(folders: Sequence[Path], device: str) -> list[Subject]:
 
 def labels_of(folders: Sequence[Path]) -> list[str]:
     """The methods' names; runs of one method also carry the part of their path that tells them apart."""
-    titles = [read_run(folder).title for folder in folders]
+    return told_apart([read_run(folder).title for folder in folders], folders)
+
+
+def told_apart(titles: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """The runs' titles; those that are equal also carry the part of their path that tells them apart."""
     labels = []
     for folder, title in zip(folders, titles, strict=True):
         alike = [other for other, name in zip(folders, titles, strict=True) if name == title]
@@ -103,7 +118,7 @@ def _telling_part(folder: Path, alike: Sequence[Path]) -> str:
     """The last part of the path in which no two are the same: `amplitude` of `amplitude/seed-0`, `both/seed-0`."""
     ways = [other.resolve().parts[::-1] for other in alike]
     for place, part in enumerate(folder.resolve().parts[::-1]):
-        if len({way[place] for way in ways if place < len(way)}) == len(ways):
+        if len({way[place].lower() for way in ways if place < len(way)}) == len(ways):
             return part
     return str(folder)
 

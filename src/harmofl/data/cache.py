@@ -67,7 +67,7 @@ class Decoded:
     tiles: int
     """Planes per slice."""
     facts: dict[str, float]
-    """height, width, slices, channels, minimum, mean, maximum of the original."""
+    """height, width, slices, channels, minimum, mean, maximum of the original, and how it was stored."""
     values: list[int]
     """The mask's distinct values."""
     notes: list[tuple[str, str]] = field(default_factory=list)

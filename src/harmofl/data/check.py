@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from harmofl.data.cache import Entry
 from harmofl.data.classes import Classes
 from harmofl.data.folder import SHOWN, ImageFolder, Watch, patients_on_two_sides, silent
 from harmofl.data.images import ImageSet, StoredImages
+from harmofl.data.looks import looks_in
 from harmofl.data.samples import SPLITS, Problem, Sample
 from harmofl.errors import UsageError
 from harmofl.settings import DataSettings
@@ -275,7 +277,36 @@ def _remarks(folder: ImageFolder, sites: Mapping[str, _Site]) -> Iterator[Proble
             yield from _about_site(site.name, site.entry, site.planes)
     if folder.data.split_by == "patient":
         yield from _named_alike(sites.values())
+    yield from _unlike(folder, sites)
     yield from _duplicates(folder, sites)
+
+
+def _unlike(folder: ImageFolder, sites: Mapping[str, _Site]) -> Iterator[Problem]:
+    """Images that are stored in two ways which the network sees differently."""
+    found = [
+        (look, sample)
+        for site in sites.values()
+        if site.entry is not None
+        for look, sample in zip(looks_in(site.entry.facts), site.samples, strict=False)
+    ]
+    if folder.data.intensity == "auto":
+        advice = "data.intensity = 'auto' scales the two differently; 'percentile' scales all alike"
+        yield from _in_two_ways("images differ in depth", advice, [(look.depth, sample) for look, sample in found])
+    planes = [(look.plane, sample) for look, sample in found if look.plane]
+    yield from _in_two_ways("volumes differ in the plane of their slices", "save them along one axis", planes)
+
+
+def _in_two_ways(what: str, advice: str, found: Sequence[tuple[str, Sample]]) -> Iterator[Problem]:
+    groups: dict[str, list[Sample]] = {}
+    for name, sample in found:
+        groups.setdefault(name, []).append(sample)
+    if len(groups) > 1:
+        named = []
+        for name, samples in sorted(groups.items()):
+            counts = Counter(sample.site for sample in samples)
+            where = ", ".join(f"{count} of {site}" for site, count in counts.items())
+            named.append(f"{name}: {where} (such as {samples[0].image})")
+        yield Problem("", f"{what}: {'; '.join(named)}: {advice}", fatal=False)
 
 
 def _named_alike(sites: Iterable[_Site]) -> Iterator[Problem]:

@@ -24,13 +24,14 @@ from harmofl.data.images import (
     seed_of,
     split,
 )
+from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, in_unit_range
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.data.scans import Scan, UnreadableError
 from harmofl.errors import UsageError, unknown_name
 from harmofl.settings import DataSettings
 
-VERSION = 3
+VERSION = 4
 """Of what decoding does; another number makes every entry of the cache anew."""
 
 MOST_MASK_VALUES = 256
@@ -481,7 +482,7 @@ def facts(scan: Scan) -> dict[str, float]:
     """What is worth knowing of an original."""
     slices, channels, height, width = scan.pixels.shape
     pixels = scan.pixels
-    sizes = {"slices": slices, "channels": channels, "height": height, "width": width}
+    sizes = {"slices": slices, "channels": channels, "height": height, "width": width} | facts_of_look(scan)
     return sizes | {"minimum": float(pixels.min()), "mean": float(pixels.mean()), "maximum": float(pixels.max())}
 
 

@@ -29,7 +29,8 @@ def in_unit_range(scan: Scan, data: DataSettings) -> Planes:
     pixels = _colored(scan.pixels, data.color)
     if data.intensity == "auto" and pixels.dtype == np.uint8:
         return pixels
-    is_color = pixels.shape[1] == 3 and scan.geometry.kind == "picture"
+    kind = scan.geometry.kind
+    is_color = pixels.shape[1] == 3 and (kind == "picture" or (kind == "dicom" and scan.pixels.shape[1] == 3))
     limits = [
         _limits(part, data.intensity) for part in ([pixels] if is_color else np.split(pixels, pixels.shape[1], 1))
     ]

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 Pixels = NDArray[Any]
 Mask = NDArray[Any]
 
+PLANES = ("sagittal", "coronal", "axial")
+"""What slices are called, by the body axis that they follow: left-right, back-front, feet-head."""
+
 
 class UnreadableError(Exception):
     """A file that cannot be read, and why, in words for its owner; it does not name the file."""
@@ -27,6 +30,8 @@ class Geometry:
     """Of the array as it is stored."""
     orientation: NDArray[np.float64] | None = None
     """nibabel's transform from the stored array to the slices; None: they are stored in this order."""
+    axis: int | None = None
+    """The body axis that the slices follow (0 left-right, 1 back-front, 2 feet-head); None: the file does not say."""
     notes: tuple[str, ...] = field(default=())
     """What a careful owner would want to know about the file."""
 

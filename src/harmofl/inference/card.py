@@ -156,19 +156,29 @@ def _preparation(description: Tree) -> str:
     steps = [
         *_coloring(data),
         f"Scale its values to [0, 1]: {_scaling(data.get('intensity', 'auto'))}.",
-        _fitting(data),
+        _fitting(description),
+        *_slicing(description),
     ]
-    if data.get("neighbours"):
-        of_volume = "The channels are a slice and its neighbours"
-        ends = "the first and the last slice are their own neighbours"
-        steps.append(f"{of_volume}, {data['neighbours']} on each side, in order; {ends}. {SEEN_AS}")
     steps.append("Nothing else: harmonization, where the method has one, is inside the model.")
     return "Before an image goes in:\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 
-def _fitting(data: Tree) -> str:
+def _slicing(description: Tree) -> list[str]:
+    """How volumes are cut, where there were any, or may have been."""
+    neighbours = description["settings"].get("data", {}).get("neighbours")
+    if neighbours:
+        ends = "the first and the last slice are their own neighbours"
+        order = f"{neighbours} on each side, in the order stored; {ends}"
+        return [f"The channels are a slice and its neighbours, {order}. {SEEN_AS}"]
+    known = description.get("training_images")
+    has_volumes = bool(known["planes"]) if known else not is_synthetic(description)
+    return [f"Each slice of a volume is an image. {SEEN_AS}"] if has_volumes else []
+
+
+def _fitting(description: Tree) -> str:
+    data = description["settings"]["data"]
     size = f"{data['size']} × {data['size']} pixels"
-    if data.get("resize"):
+    if data.get("resize") or not _per_pixel(description):  # a label is true of the whole image only
         return f"Scale it to {size} (bilinear, antialiased)."
     return f"Cut it into tiles of {size}, without scaling; mirror it at its edges if it is smaller."
 

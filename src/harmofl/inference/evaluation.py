@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet
+from harmofl.data.looks import looks_in, strange_ones
 from harmofl.data.samples import SPLITS
 from harmofl.devices import choose_device, threads, to_device
 from harmofl.errors import UsageError
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 RE_ESTIMATED = "statistics re-estimated on its own unlabelled images, with the sites' mean batch norm weights"
 MEAN_OF_MODELS = "mean of the scores of the sites' models"
+NAME_A_PART = "name a part with --split: all, test, val or train"
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ def evaluate_model(
         for number, name in enumerate(sites):
             watch({"phase": "evaluate", "site": name, "done": number, "total": len(sites)})
             images = chosen_images(source, name, split, trained)
+            if isinstance(source, ImageFolder):
+                warn_of_strange_images(source, name, description)
             candidates = models_for(folder, site or name, images, settings, device=device, own=site is not None)
             if candidates.note:
                 logger.warning("%s: %s", name, candidates.note)
@@ -87,9 +91,8 @@ class Trained:
         sites = tuple(data.get("sites") or description["sites"])
         return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
 
-    def check(self, site: str, images: ImageFolder) -> None:
+    def check(self, site: str, images: ImageFolder, hint: str = NAME_A_PART) -> None:
         """Refuse images of which it cannot be said which were trained on: a split depends on them and on the name."""
-        hint = "name a part with --split: all, test, val or train"
         known = self.fingerprints.get(site)  # empty where only the site itself knows it
         if known and known != images.fingerprint(site):
             raise UsageError(f"{site} took part in training, but with other images or another split; {hint}")
@@ -106,6 +109,14 @@ def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch)
     source.inspect_images()
     source.refuse_if_broken()
     return source, settings.changed("data", **source.found())
+
+
+def warn_of_strange_images(source: ImageFolder, site: str, description: Mapping[str, Any]) -> None:
+    """Say how many images of a site are stored unlike those of training, where that may mislead the model."""
+    entry = source.entry(site)
+    looks = looks_in(entry.facts) if entry else []
+    for note, count in strange_ones(looks, description.get("training_images"), source.data).items():
+        logger.warning("%s: %d of %d images: %s", site, count, len(looks), note)
 
 
 def settings_for(
@@ -127,7 +138,16 @@ def settings_for(
     size = description["settings"]["data"]["size"]
     if settings.data.size != size:
         raise UsageError(f"data.size = {settings.data.size}: this model takes images of {size} pixels")
+    _check_classes(settings, description)
     return settings
+
+
+def _check_classes(settings: Settings, description: Mapping[str, Any]) -> None:
+    """Refuse other classes, or another order of them: each is one of the model's outputs."""
+    task = find_task(settings.task)
+    own = tuple(description["settings"]["data"].get("classes") or task.classes)
+    if own and task.classes_of(settings.data) != own:
+        raise UsageError(f"data.classes = {settings.data.classes!r}: this model gives {', '.join(own)}, in this order")
 
 
 def chosen_images(source: Source, site: str, split: str, trained: Trained) -> ImageSet:

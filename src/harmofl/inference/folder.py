@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from harmofl import __version__
-from harmofl.errors import UsageError, unknown_name
+from harmofl.data.looks import looks_in, remembered
+from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
-from harmofl.settings import Settings, resolve
+from harmofl.settings import DataSettings, Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find as find_task
 from harmofl.tasks.task import Task
+
+log = logging.getLogger(__name__)
 
 
 def write_model(
@@ -41,10 +45,23 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
         "sites": list(sites),
         "best_round": best_round,
         "synthetic": settings.data.is_synthetic,
+        "training_images": _looks_of_training(task, settings.data),
         "settings": shareable(settings),
         "version": __version__,
     }
     write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
+
+
+def _looks_of_training(task: Task, data: DataSettings) -> dict[str, list[str]] | None:
+    """The depths and planes of the training images; None where they are a phantom's, or lie at the sites."""
+    if not data.folder:
+        return None
+    try:
+        images = task.open_folder(data)
+        return remembered(looks_in(entry.facts) for site in images.sites if (entry := images.entry(site)))
+    except (OSError, UsageError, RunError) as error:  # the images are gone: the model is there nevertheless
+        log.debug("what the training images were like is not known", exc_info=error)
+        return None
 
 
 def shareable(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harmofl.data.formats.content import SUFFIXES, is_dicom, is_readable
-from harmofl.data.formats.dicom import series_of
+from harmofl.data.formats.dicom import is_placed, series_of
 from harmofl.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -27,15 +27,17 @@ class Input:
 
     name: str
     path: Path
+    """A file, or the folder of a series."""
     error: str = ""
+    files: tuple[Path, ...] = ()
+    """Of a DICOM series, or view, that is not all that its folder holds; `path` is the first of them."""
 
 
 def find_inputs(images: Iterable[str | Path], out: Path) -> list[Input]:
     """Everything that is meant, each once, in the order given; what lies below `out` is not taken for an image."""
     found: dict[str, Input] = {}
-    for named in images:
-        for each in _meant(str(named), out):
-            found.setdefault(os.path.realpath(each.path), each)
+    for each in _in_series([each for named in images for each in _meant(str(named), out)]):
+        found.setdefault(os.path.realpath(each.path), each)
     inputs = list(found.values())
     if all(each.error for each in inputs):
         raise UsageError("; ".join(f"{each.name}: {each.error}" for each in inputs[:5]) or "no images given")
@@ -47,6 +49,25 @@ def stem_of(path: Path) -> str:
     lower = path.name.lower()
     ends = [suffix for suffix in SUFFIXES if lower.endswith(suffix) and lower != suffix]
     return path.name[: -max(map(len, ends))] if ends else path.name
+
+
+def _in_series(inputs: Sequence[Input]) -> Iterator[Input]:
+    """DICOM files that were named or matched one by one become series, folder by folder, as those of a folder do."""
+    of_folder: dict[str, dict[str, Path]] = {}
+    for each in inputs:
+        if _is_slice(each):
+            files = of_folder.setdefault(os.path.realpath(each.path.parent), {})
+            files.setdefault(os.path.realpath(each.path), each.path)
+    for each in inputs:
+        if not _is_slice(each):
+            yield each
+        elif files := of_folder.pop(os.path.realpath(each.path.parent), {}):  # else they came with the first of them
+            listed = sorted(files.values())
+            yield from _dicom_inputs(each.path.parent, listed) if len(listed) > 1 else [each]
+
+
+def _is_slice(each: Input) -> bool:
+    return not each.error and not each.files and each.path.is_file() and is_dicom(each.path)
 
 
 def _meant(named: str, out: Path) -> Sequence[Input]:
@@ -81,9 +102,12 @@ def _fixed_part(pattern: str) -> Path:
 
 def _in_folder(folder: Path, out: Path) -> Iterator[Input]:
     """The images of a folder and of those below it; DICOM files that lie together are one series."""
-    for place, folders, names in os.walk(folder, onerror=_mention):
+    entered = {os.path.realpath(folder)}  # links are followed, but not in circles
+    for place, folders, names in os.walk(folder, onerror=_mention, followlinks=True):
         here = Path(place)
-        folders[:] = sorted(name for name in folders if _is_entered(here / name, folders, out))
+        new = [name for name in sorted(folders) if os.path.realpath(here / name) not in entered]
+        folders[:] = [name for name in new if _is_entered(here / name, folders, out)]
+        entered.update(os.path.realpath(here / name) for name in folders)
         files = [here / name for name in sorted(names) if is_readable(here / name)]
         slices = {file for file in files if is_dicom(file)}
         if slices:
@@ -93,11 +117,27 @@ def _in_folder(folder: Path, out: Path) -> Iterator[Input]:
 
 
 def _dicom_inputs(folder: Path, files: Sequence[Path]) -> Iterator[Input]:
-    """A folder with a series is one input; files that are each a series of their own, such as X-rays, are several."""
-    if len(files) > 1 and len(set(map(series_of, files))) == len(files):
-        yield from (Input(str(file), file) for file in files)
-    else:
+    """One input for each series; files that are each a series of their own, such as X-rays, are several.
+
+    Files of a series that do not say where they lie in the body are views, not slices, unless the series is all that
+    the folder holds: then the folder is one input, as it is in training.
+    """
+    series: dict[str, list[Path]] = {}
+    for file in files:
+        series.setdefault(series_of(file), []).append(file)
+    # What does not say to which series it belongs may be a part of any.
+    if (len(series) == 1 or ("" in series and len(series) < len(files))) and _is_all(folder, files):
         yield Input(str(folder), folder)
+        return
+    for members in series.values():
+        is_volume = len(members) > 1 and is_placed(members[0])
+        for group in [members] if is_volume else [[file] for file in members]:
+            yield Input(str(group[0]), group[0], files=tuple(group))
+
+
+def _is_all(folder: Path, files: Sequence[Path]) -> bool:
+    """Whether the folder holds no other DICOM files."""
+    return len(files) == sum(file.is_file() and is_readable(file) and is_dicom(file) for file in folder.iterdir())
 
 
 def _mention(error: OSError) -> None:

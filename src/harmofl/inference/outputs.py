@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +49,18 @@ def _free(stem: Path, taken: set[str]) -> Path:
     return name
 
 
+def written_before(stems: Iterable[Path]) -> list[Path]:
+    """What is there already of outputs with these stems, in whatever format."""
+    candidates = (stem.with_name(stem.name + extension) for stem in stems for extension in EXTENSIONS)
+    return [path for path in candidates if path.exists()]
+
+
 def refuse_to_replace(stem: Path, image_folders: Collection[str]) -> None:
     """Among the images, a file of the output's name may be someone's own mask: it is never replaced."""
     if os.path.realpath(stem.parent) not in image_folders:
         return
-    for extension in EXTENSIONS:
-        if (path := stem.with_name(stem.name + extension)).exists():
-            raise UnreadableError(f"{path} is there already, among the images: choose another --out")
+    for path in written_before([stem]):
+        raise UnreadableError(f"{path} is there already, among the images: choose another --out")
 
 
 def write_labels(stem: Path, labels: Mask, scan: Scan, classes: Sequence[str]) -> Path:
@@ -69,7 +74,7 @@ def write_labels(stem: Path, labels: Mask, scan: Scan, classes: Sequence[str]) -
     return write_mask(stem, mask, scan)
 
 
-def write_series_labels(stem: Path, labels: Mask, source: Path, classes: Sequence[str]) -> Path:
+def write_series_labels(stem: Path, labels: Mask, source: Path | Sequence[Path], classes: Sequence[str]) -> Path:
     """Write a mask of classes as a DICOM segmentation of its series."""
     return write_segmentation_object(stem, labels.astype(np.uint8), source, classes[1:])
 

@@ -11,22 +11,30 @@ from functools import cached_property
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from harmofl.data.folder import Watch, silent
-from harmofl.data.formats import read_scan
+from harmofl.data.formats import read_scan, read_series
 from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.layouts.tree import printable
+from harmofl.data.looks import look_of, strangeness
 from harmofl.data.preparation import in_unit_range
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import RunError, UsageError
-from harmofl.inference.folder import open_model
+from harmofl.inference.folder import open_model, read_description
 from harmofl.inference.inputs import Input, find_inputs
-from harmofl.inference.outputs import output_stems, refuse_to_replace, write_labels, write_series_labels, write_table
+from harmofl.inference.outputs import (
+    output_stems,
+    refuse_to_replace,
+    write_labels,
+    write_series_labels,
+    write_table,
+    written_before,
+)
 from harmofl.inference.overlays import write_overlay
 from harmofl.inference.windows import Windows
 from harmofl.methods.method import Method
@@ -73,15 +81,27 @@ def predict(
     overlap: float = 0.25,
     method: Method | None = None,
     watch: Watch = silent,
+    overwrite: bool = False,
 ) -> list[Outcome]:
     """Write a mask for every image, or one table of classes; an image that cannot be used does not stop the others.
 
     `images`: files, folders, patterns. `site`: whose model, where each site has its own. `overlap`: of neighbouring
-    windows in images larger than the network's input, as a part of their size.
+    windows in images larger than the network's input, as a part of their size. `overwrite`: replace what an earlier
+    prediction wrote there.
     """
     _check(batch_size, overlap, dicom_seg)
     model, task, settings, _ = open_model(model_folder, site, method)
+    trained = read_description(model_folder).get("training_images")
     inputs = find_inputs(images, out)
+    work: ClassWork | MaskWork
+    if task.kind == "classification":
+        work = ClassWork(task, settings.data, out / TABLE, trained)
+    else:
+        existing = [each.path for each in inputs if not each.error]
+        stems = dict(zip(existing, output_stems(existing, out), strict=True))
+        work = MaskWork(task, settings.data, stems, overlap, overlay, dicom_seg, trained)
+    if not overwrite:
+        _refuse_to_write_again(work.written_before())
     _make_folder(out)
     if settings.model.norm == "batch-statistics":
         log.warning(DEPENDS_ON_BATCH)
@@ -90,11 +110,9 @@ def predict(
     place = choose_device(device)
     model.to(place, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
     network = Computation(model, batch_size or settings.training.batch_size, place)
-    if task.kind == "classification":
-        return _predict_classes(network, ClassWork(task, settings.data, out / TABLE), inputs, watch)
-    existing = [each.path for each in inputs if not each.error]
-    stems = dict(zip(existing, output_stems(existing, out), strict=True))
-    return each_outcome(network, MaskWork(task, settings.data, stems, overlap, overlay, dicom_seg), inputs, watch)
+    if isinstance(work, ClassWork):
+        return _predict_classes(network, work, inputs, watch)
+    return each_outcome(network, work, inputs, watch, {})
 
 
 def _check(batch_size: int | None, overlap: float, dicom_seg: bool) -> None:
@@ -104,6 +122,12 @@ def _check(batch_size: int | None, overlap: float, dicom_seg: bool) -> None:
         raise UsageError(f"batch_size = {batch_size}: must be 1 or more")
     if dicom_seg and importlib.util.find_spec("highdicom") is None:
         raise UsageError(NO_EXTRA)
+
+
+def _refuse_to_write_again(paths: Sequence[Path]) -> None:
+    if paths:
+        more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+        raise UsageError(f"{paths[0]} is there already{more}: choose another --out, or replace it with --overwrite")
 
 
 def _make_folder(out: Path) -> None:
@@ -143,6 +167,14 @@ class Computation:
 class Work(Protocol):
     """What is done for each image, before and after the model."""
 
+    @property
+    def data(self) -> DataSettings:
+        """How images are prepared."""
+
+    @property
+    def trained(self) -> Mapping[str, Any] | None:
+        """How the training images were stored, where the model remembers it."""
+
     def windows(self, image: Input, scan: Scan) -> Windows:
         """What the model sees of a scan."""
 
@@ -150,9 +182,13 @@ class Work(Protocol):
         """Make something of the logits of all windows."""
 
 
-def each_outcome(network: Computation, work: Work, inputs: Sequence[Input], watch: Watch) -> list[Outcome]:
-    """Bring every image through the model; the outcomes are in the order of the inputs."""
-    outcomes: dict[int, Outcome] = {}
+def each_outcome(
+    network: Computation, work: Work, inputs: Sequence[Input], watch: Watch, outcomes: dict[int, Outcome]
+) -> list[Outcome]:
+    """Bring every image through the model; the outcomes are in the order of the inputs.
+
+    `outcomes`: takes each as it comes, by its number, for those who must know what was done when all was interrupted.
+    """
 
     def note(number: int, outcome: Outcome) -> None:
         outcomes[number] = outcome
@@ -162,7 +198,7 @@ def each_outcome(network: Computation, work: Work, inputs: Sequence[Input], watc
     def cases() -> Iterator[Case]:
         for number, image in enumerate(inputs):
             try:
-                scan = read_scan(_existing(image))
+                scan = _read(image)
                 case = Case(number, image, scan, work.windows(image, scan))
             except Exception as error:  # whatever is wrong with one image, the others are done
                 log.debug("%s failed", image.name, exc_info=error)
@@ -178,14 +214,15 @@ def each_outcome(network: Computation, work: Work, inputs: Sequence[Input], watc
             except Exception as error:
                 log.debug("%s failed", case.image.name, exc_info=error)
                 outcome = Outcome(case.image.name, error=_words(error))
-            note(case.number, replace(outcome, notes=case.scan.geometry.notes))
+            strange = strangeness(look_of(case.scan), work.trained, work.data)
+            note(case.number, replace(outcome, notes=case.scan.geometry.notes + strange))
     return [outcomes[number] for number in range(len(inputs))]
 
 
-def _existing(image: Input) -> Path:
+def _read(image: Input) -> Scan:
     if image.error:
         raise UnreadableError(image.error)
-    return image.path
+    return read_series(image.files) if image.files else read_scan(image.path)
 
 
 def _words(error: Exception) -> str:
@@ -207,6 +244,15 @@ class MaskWork:
     overlap: float = 0.25
     overlay: bool = False
     dicom_seg: bool = False
+    trained: Mapping[str, Any] | None = None
+
+    def written_before(self) -> list[Path]:
+        """Masks, and overlays if there are to be any, of the names of those to be written."""
+        return written_before(self._stem(path, kind) for path in self.stems for kind in self._kinds)
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        return (MASK, OVERLAY) if self.overlay else (MASK,)
 
     @cached_property
     def image_folders(self) -> frozenset[str]:
@@ -215,31 +261,31 @@ class MaskWork:
 
     def windows(self, image: Input, scan: Scan) -> Windows:
         """The slices as in training: scaled, or in parts that overlap."""
-        for kind in (MASK, OVERLAY)[: 1 + self.overlay]:
-            refuse_to_replace(self._stem(image, kind), self.image_folders)
+        for kind in self._kinds:
+            refuse_to_replace(self._stem(image.path, kind), self.image_folders)
         channels = self.task.image_shape(self.data)[0]
         return Windows(scan, self.data, channels, self.data.resize, self.overlap)
 
     def outcome(self, case: Case, logits: Iterator[Tensor]) -> Outcome:
         """Write the mask."""
         labels, classes = case.windows.labels(logits), self.task.classes_of(self.data)
-        stem = self._stem(case.image, MASK)
+        stem = self._stem(case.image.path, MASK)
         if self.dicom_seg and case.scan.geometry.kind == "dicom":
-            path = write_series_labels(stem, labels, case.image.path, classes)
+            path = write_series_labels(stem, labels, case.image.files or case.image.path, classes)
         else:
             path = write_labels(stem, labels, case.scan, classes)
         return Outcome(case.image.name, path, overlay=self._drawn(case, labels) if self.overlay else None)
 
     def _drawn(self, case: Case, labels: Mask) -> Path:
-        stem = self._stem(case.image, OVERLAY)
+        stem = self._stem(case.image.path, OVERLAY)
         path = stem.with_name(f"{stem.name}.png")
         planes = in_unit_range(case.scan, self.data)
         classes = self.task.classes_of(self.data)
         write_overlay(path, case.image.path.name, planes, labels, classes, case.scan.geometry)
         return path
 
-    def _stem(self, image: Input, kind: str) -> Path:
-        stem = self.stems[image.path]
+    def _stem(self, image: Path, kind: str) -> Path:
+        stem = self.stems[image]
         return stem.with_name(stem.name + kind)
 
 
@@ -250,6 +296,11 @@ class ClassWork:
     task: Task
     data: DataSettings
     table: Path
+    trained: Mapping[str, Any] | None = None
+
+    def written_before(self) -> list[Path]:
+        """The table."""
+        return [self.table] if self.table.exists() else []
 
     def windows(self, image: Input, scan: Scan) -> Windows:
         """Each slice, scaled."""
@@ -264,14 +315,21 @@ class ClassWork:
 
 
 def _predict_classes(network: Computation, work: ClassWork, inputs: Sequence[Input], watch: Watch) -> list[Outcome]:
-    outcomes = each_outcome(network, work, inputs, watch)
+    done: dict[int, Outcome] = {}
+    try:
+        return each_outcome(network, work, inputs, watch, done)
+    finally:  # also when it was interrupted, which may be after hours
+        if done:
+            _write_classes(work, [done[number] for number in sorted(done)])
+
+
+def _write_classes(work: ClassWork, outcomes: Sequence[Outcome]) -> None:
     classes = work.task.classes_of(work.data)
     head = ["image", "class", *(f"p_{name}" for name in classes), "error"]
     try:
         write_table(work.table, [head, *(_row(outcome, classes) for outcome in outcomes)])
     except OSError as error:
         raise RunError(f"{work.table}: {error.strerror or error}") from error
-    return outcomes
 
 
 def _row(outcome: Outcome, classes: Sequence[str]) -> list[str]:

@@ -114,7 +114,7 @@ def _scale(images: Sequence[Sequence[Tensor]], found: Harmonization) -> dict[str
     """One scale of colours for all spectra: its dark end is a faint frequency's, not the very faintest's."""
     spectra = [log_amplitudes(image[None])[0].mean(dim=0) for treated in images for image in treated]
     values = torch.stack([*spectra, whole_spectrum(found.shared, found).mean(dim=0)])
-    return {"cmap": COLOURS, "vmin": float(values.quantile(0.02)), "vmax": float(values.max())}
+    return {"cmap": COLOURS, "vmin": float(np.quantile(values.numpy(), 0.02)), "vmax": float(values.max())}
 
 
 def _draw_profiles(sheet: Sheet, found: Harmonization, top: float) -> None:

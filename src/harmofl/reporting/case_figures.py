@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
     from matplotlib.figure import Figure
 
-AGREED, FALSE_ALARM, MISSED, WRONG_CLASS = "#b4bbc3", "#d55e00", "#00355c", "#f0e442"
-"""Of different lightness, so that they stay apart in grey and for colour-blind readers."""
+AGREED, FALSE_ALARM, MISSED, WRONG_CLASS = "#b4bbc3", "#d55e00", "#00355c", "#7f379b"
+"""Of different lightness, and darker than any faded image: they stay apart in grey and for colour-blind readers."""
 NAMES = {AGREED: "found", FALSE_ALARM: "false alarm", MISSED: "missed", WRONG_CLASS: "found as another class"}
 FADED = 0.22
 """What is left of an image's contrast behind a mask."""
@@ -61,7 +61,12 @@ def _draw_case(sheet: Sheet, gallery: Gallery, case: Case, top: float, tile: flo
         if name == "truth":
             draw_outlines(axes, case.truth, len(gallery.classes))
         score = f" {100 * case.scores[name]:.1f}" if number > 1 else ""
-        sheet.text(left, height + TITLE / 2, f"{_short(name, LONGEST_METHOD)}{score}", fontsize=8.5)
+        sheet.text(left, height + TITLE / 2, f"{short_method(name)}{score}", fontsize=8.5)
+
+
+def short_method(name: str) -> str:
+    """A name that has room above a tile: what tells two runs of a method apart stands at its end."""
+    return name if len(name) <= LONGEST_METHOD else f"{name[:5]}…{name[6 - LONGEST_METHOD :]}"
 
 
 def marked(image: Pixels, mask: Tensor, truth: Tensor) -> Pixels:

@@ -40,10 +40,11 @@ CAPTION = (
 def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
     """Draw each run's drift by round and, beside it, the measured terms; all runs on one scale."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     figure = Figure(figsize=(9.2, 1.3 + 2.25 * len(runs)), layout="constrained")
     panels = figure.subplots(len(runs), 2, squeeze=False, sharex="col", sharey="col", width_ratios=(1.15, 1))
-    sites = list(dict.fromkeys(site for run in runs for site in run.curves))
+    sites = _sites(runs)
     for (left, right), run in zip(panels, runs, strict=True):
         _draw_curves(left, run, sites)
         _draw_terms(right, run, sites)
@@ -52,8 +53,19 @@ def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
         if _spans_a_decade(values):
             _use_log_axis(axes)
     _name_axes(figure, panels)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=10)
+    handles = [Line2D([], [], label=site, **_curve_style(index)) for index, site in enumerate(sites)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10)
     return figure
+
+
+def _sites(runs: Sequence[RunTerms]) -> list[str]:
+    """Every site of which anything was measured or recorded: centralized training records the drift of all as one."""
+    measured = [site for run in runs for site in run.terms.drifts]
+    return list(dict.fromkeys([*measured, *(site for run in runs for site in run.curves)]))
+
+
+def _curve_style(index: int) -> dict[str, Any]:
+    return _line_style(index) | {"linewidth": 1.4, "markersize": 4.5}
 
 
 def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
@@ -64,8 +76,7 @@ def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
     for site, curve in run.curves.items():
         index, step = sites.index(site), max(1, len(curve) // 4)
         markers = (index * step // len(sites), step)  # side by side, not on top of one another
-        style = _line_style(index) | {"linewidth": 1.4, "markersize": 4.5}
-        axes.plot(list(curve), list(curve.values()), label=site, markevery=markers, **style)
+        axes.plot(list(curve), list(curve.values()), markevery=markers, **_curve_style(index))
     axes.set_title(run.label, fontsize=11, pad=6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.grid(axis="x", visible=False)

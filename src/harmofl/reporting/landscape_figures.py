@@ -106,7 +106,7 @@ def contours(landscape: Landscape, view: View) -> Figure:
     for column, place in enumerate([*landscape.sites, MEAN]):
         panels[0, column].set_title(place, fontsize=11, loc="center", pad=6)
     _colour_bar(figure, shown, panels, scale, landscape)
-    figure.suptitle(f"Loss around the final model: {WORDS[view.name]}", fontsize=12.5, fontweight="bold")
+    figure.suptitle(f"Loss around the selected model: {WORDS[view.name]}", fontsize=12.5, fontweight="bold")
     panels[-1, columns // 2].set_xlabel(AXES[view.name])
     _path_legend(figure)
     return figure
@@ -350,7 +350,7 @@ def _finish_grid(figure: Figure, landscape: Landscape, view: View, scale: Scale)
     bar.ax.set_yticklabels([f"{tick:g}" for tick in _ticks(scale)])
     bar.set_label(_loss_words(landscape, scale), color=MUTED)
     bar.outline.set_visible(False)
-    figure.suptitle(f"Loss around the final model: {WORDS[view.name]}", fontsize=12.5, fontweight="bold", y=0.99)
+    figure.suptitle(f"Loss around the selected model: {WORDS[view.name]}", fontsize=12.5, fontweight="bold", y=0.99)
     return figure
 
 

@@ -18,6 +18,8 @@ from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, markdown
 FILE = "landscape.csv"
 ALL = "all sites"
 COLUMNS = ("loss", "sharpness", "standard error", "‖∇F‖²", "σ²", "ε", "Γ", "bound on Γ", "in plane", "in drift plane")
+OF_BOUND = ("K", "η")
+"""Columns of the CSV only, from which the bound can be computed again."""
 HEADINGS = (
     "Loss",
     "Sharpness (s.e.)",
@@ -59,6 +61,8 @@ def _numbers(landscape: Landscape, run: int, site: int) -> dict[str, float]:
         "Γ": float(landscape.drifts[run, chosen].mean()),
         "in plane": float(landscape.views["near"].shares[run, chosen].mean()),
         "in drift plane": float(landscape.views["drift"].shares[run, chosen].mean()),
+        "K": float(landscape.num_steps[run, chosen].mean()),
+        "η": float(landscape.step_sizes[run]),
     }
     return numbers | ({"bound on Γ": sum(terms_in(landscape, run).bound.values())} if is_all else {})
 
@@ -91,7 +95,7 @@ def _cells(numbers: dict[str, float]) -> list[str]:
 def _caption(landscape: Landscape) -> str:
     fewest, most = min(landscape.num_images), max(landscape.num_images)
     images = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    return f"The loss around the final model: {landscape.loss_name} on {images} training images per site"
+    return f"The loss around the selected model: {landscape.loss_name} on {images} training images per site"
 
 
 def _notes(landscape: Landscape) -> Sequence[str]:
@@ -102,8 +106,9 @@ def _notes(landscape: Landscape) -> Sequence[str]:
         "‖∇F‖²: of the site's gradient on all its training images. σ²: variance of its mini-batches' gradients. "
         "ε: largest distance to another site's gradient. Γ: drift of one further local epoch, mean over its steps of "
         "‖θ_k − θ‖².",
-        "Bound on Γ: 4K²η²(mean ‖∇F‖² + ε²(N − 1)²/N²) + 2Kη²σ², for plain gradient descent; the theorem is not "
-        "taken as proven, and momentum or Adam is not covered by it.",
+        "Bound on Γ: 4K²η²(mean ‖∇F‖² + ε²(N − 1)²/N²) + 2Kη² · largest σ², for plain gradient descent; K: mean steps "
+        "of an epoch over sites, η: learning rate (both in landscape.csv), N: sites. The theorem is not taken as "
+        "proven, and momentum or Adam is not covered by it.",
         "Path: part of a site's further local epochs that lies in the plane shown, ‖projection‖ / ‖step‖.",
     )
 
@@ -112,9 +117,10 @@ def to_csv(landscape: Landscape) -> str:
     """Render as CSV: bare numbers."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["run", "site", *COLUMNS])
+    columns = (*COLUMNS, *OF_BOUND)
+    writer.writerow(["run", "site", *columns])
     for run, site, numbers in landscape_rows(landscape):
-        writer.writerow([run, site, *(f"{numbers[name]:.6g}" if name in numbers else "" for name in COLUMNS)])
+        writer.writerow([run, site, *(f"{numbers[name]:.6g}" if name in numbers else "" for name in columns)])
     return buffer.getvalue()
 
 
@@ -141,11 +147,12 @@ def flatness_table(files: Sequence[Path]) -> Table:
     columns = [Column(heading) for heading in (*sites, *APART.values())]
     rows = [Row(run, tuple(_mean(found.get(place, [])) for place in places)) for run, found in values.items()]
     notes = (
-        "Site columns: sharpness, the mean rise of the training loss at a fixed distance from the final model.",
+        "Site columns: sharpness, the mean rise of the training loss at a fixed distance from the selected model.",
         "ε: the largest distance between two sites' gradients there. Γ: the drift of one further local epoch.",
         f"Mean (sample std over seeds); {len(files)} seeds." if len(files) > 1 else "One seed.",
     )
-    return Table("How flat the final models are, and how far the sites are apart", tuple(columns), tuple(rows), notes)
+    title = "How flat the selected models are, and how far the sites are apart"
+    return Table(title, tuple(columns), tuple(rows), notes)
 
 
 def _read(path: Path) -> list[dict[str, str]]:

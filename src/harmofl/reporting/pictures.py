@@ -96,7 +96,7 @@ def draw_appearance(
     drawn = [
         _samples(hospitals, looks),
         Drawn("amplitude", amplitude_sheet(hospitals, found, looks), _amplitude_caption(hospitals)),
-        Drawn("embedding", embedding_panels(hospitals.sites, places), _embedding_caption(places)),
+        Drawn("embedding", embedding_panels(hospitals.sites, places), _embedding_caption(looks, places)),
     ]
     numbers = _source(settings) | _looks_numbers(looks) | {"probe": _probe_numbers(hospitals.sites, places)}
     return write_pictures(out, f"Images: {subject(hospitals)}", drawn, numbers, _probe_table(hospitals.sites, places))
@@ -132,16 +132,18 @@ def _amplitude_caption(hospitals: Hospitals) -> str:
     )
 
 
-def _embedding_caption(places: Embedding) -> str:
+def _embedding_caption(looks: Sequence[Look], places: Embedding) -> str:
     first = next(iter(places.probes.values()))
+    of_one = [look.site for look in looks if look.num_patients == 1]
+    but = f" (of {', '.join(of_one)}, with a single patient: images that it has not seen)" if of_one else ""
     guessed = ", ".join(f"{in_words(name)} {percent(probe.accuracy)}" for name, probe in places.probes.items())
     return (
         "Each point is an image, described by low-level statistics (per channel: mean, standard deviation, skewness, "
         "percentiles, amplitudes in rings of the spectrum); a large mark is a hospital's mean. Above, the two "
         "principal components of the images as they are, on one scale: how much of the differences is gone. Below, "
         "those of each panel's own images: what is left, enlarged. How often a linear probe guesses the hospital of "
-        f"images whose patient it has not seen: {guessed}; by chance {percent(first.chance)} (mean over hospitals, "
-        f"{first.folds} folds)."
+        f"images whose patient it has not seen{but}: {guessed}; by chance {percent(first.chance)} (mean over "
+        f"hospitals, {first.folds} folds)."
     )
 
 
@@ -206,15 +208,18 @@ class Page:
     title: str
     num_images: int
     cases: Sequence[Case]
+    several_classes: bool
+    """More than one to find, so that one can be taken for another."""
 
     @property
     def caption(self) -> str:
         """What the figure shows, and how it was chosen."""
+        another = ", purple was found as another class" if self.several_classes else ""
         return (
             f"The best, the median and the worst of the {self.num_images} test images of {self.title} in which there "
             "is anything to find, ranked by the Dice score averaged over the methods shown, so that none of them is "
             "favoured. Each method's mask with its Dice score in percent: grey was found, orange is a false alarm, "
-            "dark blue was missed. Methods that keep a model per hospital (FedBN, local) are shown with the "
+            f"dark blue was missed{another}. Methods that keep a model per hospital (FedBN, local) are shown with the "
             "hospital's own."
         )
 
@@ -247,12 +252,13 @@ def _pages(gallery: Gallery) -> list[Page]:
     telling = [column for column in range(len(sites)) if filled[column]]
     if not telling:
         raise UsageError("not one test image holds anything to find: there is no case to show")
-    pages = [Page("segmentations", "all hospitals", len(telling), chosen_cases(gallery, scores, telling))]
+    several = len(gallery.classes) > 2
+    pages = [Page("segmentations", "all hospitals", len(telling), chosen_cases(gallery, scores, telling), several)]
     for number, site in enumerate(gallery.sites, start=1):
         own = [column for column in telling if sites[column] == site]
         if own:
             name = f"segmentations-{number}-{folder_name(site)}".rstrip("-")
-            pages.append(Page(name, site, len(own), chosen_cases(gallery, scores, own)))
+            pages.append(Page(name, site, len(own), chosen_cases(gallery, scores, own), several))
     return pages
 
 

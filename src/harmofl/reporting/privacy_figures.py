@@ -102,7 +102,7 @@ def _draw_similarity(axes: Axes, records: Sequence[Record]) -> None:
 
 
 def _band_name(band: Any) -> str:
-    return f"band {band}" if band in ("full", "dc") else f"radius {band}"
+    return f"band {band}" if band in ("full", "dc", "none") else f"radius {band}"
 
 
 def in_words(study: Record) -> str:
@@ -120,6 +120,7 @@ def in_words(study: Record) -> str:
             "",
             *_inversion_table(study),
             "",
+            *_of_the_run(study),
             _chance_of_one(study["gradient_inversion_chance"]),
             "",
             "![Gradient inversion](privacy-inversion.png)",
@@ -150,13 +151,27 @@ def _inversion_table(study: Record) -> list[str]:
     return lines
 
 
+def _of_the_run(study: Record) -> list[str]:
+    """Which method made the trained network, if the study says so."""
+    if "method" not in study:
+        return []
+    band = f" with {_band_name(study['band'])}" if study["band"] is not None else ""
+    attacked = (
+        ": in all its columns but HarmoFL the run's own harmonizer stands before it, as where it was trained, and the "
+        "score is against the harmonized image"
+        if study["harmonized"]
+        else ""
+    )
+    return [f"The trained network is of a run of {study['method']}{band}{attacked}.", ""]
+
+
 def _chance_of_one(chance: Record) -> str:
     said = [f"{name} {values['psnr']:.1f} / {values['ssim']:.2f}" for name, values in chance.items()]
     return f"What needs no attack, for comparison: {', '.join(said)}."
 
 
 def _retrieval_table(records: Sequence[Record]) -> list[str]:
-    lines = ["| images in | band | averaged | PSNR | SSIM | chance: SSIM | its 95 % quantile | flat image: SSIM |"]
+    lines = ["| images in | band | averaged | PSNR | SSIM | chance: mean SSIM | its 95 % quantile | flat image: SSIM |"]
     lines += ["|---|---|--:|--:|--:|--:|--:|--:|"]
     for r in records:
         numbers = [r["ssim"], r["chance_ssim"], r["chance_ssim_upper"], r["flat_ssim"]]
@@ -166,7 +181,11 @@ def _retrieval_table(records: Sequence[Record]) -> list[str]:
 
 
 def _minima(study: Record) -> list[str]:
-    lines = ["Fewest averaged images from which on a reconstruction is no better than chance:", ""]
+    lines = [
+        "Fewest averaged images from which on the mean SSIM of reconstructions is not above the 95 % quantile of what "
+        "single other images score (it may still be above their mean):",
+        "",
+    ]
     for place, fewest in study["minimum"].items():
         largest = max(record["images"] for record in study["phase_retrieval"])
         lines.append(f"- {place}: {fewest if fewest is not None else f'more than {largest}'}")

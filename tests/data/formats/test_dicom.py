@@ -99,6 +99,74 @@ def test_the_affine_leads_to_the_right_the_front_and_the_head(tmp_path: Path) ->
     np.testing.assert_allclose(scan.geometry.affine, expected)
 
 
+@pytest.mark.parametrize(
+    ("directions", "axis"), [(AXIAL, 2), ([1, 0, 0, 0, 0, -1], 1), ([0, 1, 0, 0, 0, -1], 0), (None, None)]
+)
+def test_the_body_axis_of_the_slices_is_known(tmp_path: Path, directions: list[int] | None, axis: int | None) -> None:
+    saved(tmp_path / "a", placed(VOLUME[0], 5, ImageOrientationPatient=directions))
+    assert read_scan(tmp_path / "a").geometry.axis == axis
+
+
+PADDING = -2000
+
+
+def padded_series(folder: Path, **tags: Any) -> Path:
+    """The series of `VOLUME` with one pixel in a corner, and one whole slice, that stand for nothing."""
+    for place, pixels in enumerate(VOLUME):
+        pixels = np.full_like(pixels, PADDING) if place == 3 else pixels.copy()
+        pixels[0, 0] = PADDING
+        saved(folder / str(place), placed(pixels, 5 + 3 * place, **tags))
+    return folder
+
+
+def filled(value: float) -> np.ndarray:
+    expected = VOLUME.astype(np.float32)
+    expected[3] = expected[:, 0, 0] = value
+    return expected
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {"PixelPaddingValue": PADDING},
+        {"PixelPaddingValue": -1990, "PixelPaddingRangeLimit": -2010},
+        {"PixelPaddingValue": PADDING, "RescaleSlope": 1, "RescaleIntercept": 0},
+    ],
+    ids=["value", "range", "scaled"],
+)
+def test_padded_pixels_are_as_dark_as_the_darkest_of_the_others(tmp_path: Path, tags: dict[str, Any]) -> None:
+    scan = read_scan(padded_series(tmp_path / "s", **tags))
+    np.testing.assert_array_equal(scan.pixels[:, 0], filled(-9))  # -10 was in the corner that is padded
+    untagged = read_scan(padded_series(tmp_path / "t"))
+    np.testing.assert_array_equal(untagged.pixels[:, 0], filled(PADDING))
+
+
+def test_padding_is_known_by_its_unsigned_name_too(tmp_path: Path) -> None:
+    dataset = image(np.array([[PADDING, 3], [4, 5]], dtype=np.int16))
+    dataset.add_new("PixelPaddingValue", "US", 65536 + PADDING)
+    assert read_scan(saved(tmp_path / "a", dataset)).pixels[0, 0].tolist() == [[3, 3], [4, 5]]
+
+
+def test_padding_is_as_dark_where_white_is_zero(tmp_path: Path) -> None:
+    pixels = np.array([[0, 30], [40, 50]], dtype=np.uint8)
+    tags = {"PixelPaddingValue": 0, "PhotometricInterpretation": "MONOCHROME1"}
+    scan = read_scan(saved(tmp_path / "a", image(pixels, **tags)))
+    assert scan.pixels.dtype == np.uint8
+    assert scan.pixels[0, 0].tolist() == [[205, 225], [215, 205]]
+
+
+def test_a_padding_value_among_the_others_is_none(tmp_path: Path) -> None:
+    pixels = np.array([[-5, 0], [0, 5]], dtype=np.int16)
+    scan = read_scan(saved(tmp_path / "a", image(pixels, PixelPaddingValue=0)))
+    np.testing.assert_array_equal(scan.pixels[0, 0], pixels)
+
+
+def test_pixels_that_are_all_padding_stay_as_they_are(tmp_path: Path) -> None:
+    pixels = np.full((2, 2), PADDING, dtype=np.int16)
+    scan = read_scan(saved(tmp_path / "a", image(pixels, PixelPaddingValue=PADDING)))
+    np.testing.assert_array_equal(scan.pixels[0, 0], pixels)
+
+
 def test_without_positions_the_numbers_give_the_order(tmp_path: Path) -> None:
     for name, place in zip("abcd", (2, 0, 3, 1), strict=True):
         saved(tmp_path / "s" / name, image(VOLUME[place], InstanceNumber=place + 1))

@@ -111,6 +111,17 @@ def test_unknown_codes_are_noted(tmp_path: Path) -> None:
     assert "unknown" in read_scan(tmp_path / "a.nii").geometry.notes[0]
 
 
+@pytest.mark.parametrize(("leads_to", "axis"), [((0, 1, 2), 2), ((1, 0, 2), 2), ((0, 2, 1), 1), ((1, 2, 0), 0)])
+def test_the_body_axis_of_the_slices_is_known(tmp_path: Path, leads_to: tuple[int, ...], axis: int) -> None:
+    affine = np.zeros((4, 4))
+    affine[[*leads_to, 3], range(4)] = (-2, 0.5, -3, 1)
+    scan = read_scan(saved(tmp_path / "a.nii", VOLUME, affine))
+    assert scan.geometry.axis == axis
+    image = nib.nifti1.Nifti1Image(VOLUME, None)
+    image.to_filename(tmp_path / "unknown.nii")
+    assert read_scan(tmp_path / "unknown.nii").geometry.axis is None
+
+
 def test_slope_and_intercept_are_applied(tmp_path: Path) -> None:
     content = bytearray(nib.Nifti1Image(VOLUME, LPS).to_bytes())
     content[112:120] = np.array([2.0, -1000.0], "<f4").tobytes()  # scl_slope, scl_inter

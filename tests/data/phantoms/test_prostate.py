@@ -32,6 +32,18 @@ def test_the_same_arguments_give_the_same_bits() -> None:
     assert torch.equal(first.targets, again.targets)
 
 
+def test_the_number_of_threads_neither_changes_the_bits_nor_is_changed() -> None:
+    images, threads = [], torch.get_num_threads()
+    try:
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            images.append(make_site("UCL", 3, 8, 128, 1.0, seed=0).images)
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*images)
+
+
 def test_the_global_random_state_is_neither_used_nor_changed() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

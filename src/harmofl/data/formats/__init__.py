@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from harmofl.data.formats.content import content_of, is_readable
-from harmofl.data.formats.dicom import read_dicom, read_dicom_labels
+from harmofl.data.formats.dicom import read_dicom, read_dicom_labels, read_series
 from harmofl.data.formats.grid import lies_turned, on_the_same_grid, turned
 from harmofl.data.formats.guards import quiet, whole
 from harmofl.data.formats.nifti import nifti_mask, nifti_notes, read_nifti, read_nifti_labels
@@ -28,6 +28,7 @@ __all__ = [
     "mask_notes",
     "read_mask",
     "read_scan",
+    "read_series",
     "write_mask",
     "write_segmentation_object",
 ]

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harmofl.data.formats.content import is_dicom
-from harmofl.data.formats.grid import orientation_of, to_slices
+from harmofl.data.formats.grid import orientation_of, slice_axis, to_slices
 from harmofl.data.formats.guards import check_size, plain, reading, times
-from harmofl.data.formats.planes import affine_of, frame_count, numbers, ordered, planes_of, value_of
+from harmofl.data.formats.planes import Plane, affine_of, frame_count, numbers, ordered, planes_of, value_of
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 DIRECTORY = "1.2.840.10008.1.3.10"
@@ -22,35 +23,57 @@ SEGMENTATIONS = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
 
 def read_dicom(path: Path) -> Scan:
     """A file or a folder with one series, its slices in the order of their positions."""
-    stored, geometry = _read(path, labels=False)
+    with reading("DICOM file"):
+        return read_series(series_files(path))
+
+
+def read_series(files: Sequence[Path]) -> Scan:
+    """The same from the files of one series."""
+    stored, geometry = _read(files, labels=False)
     return Scan(plain(to_slices(stored, geometry.orientation)), geometry)
 
 
 def read_dicom_labels(path: Path) -> tuple[Mask, Geometry]:
     """(columns, rows, slices) of a mask that is a DICOM image, and how they lie."""
-    stored, geometry = _read(path, labels=True)
+    with reading("DICOM file"):
+        stored, geometry = _read(series_files(path), labels=True)
     if stored.shape[3] != 1:
         raise UnreadableError("a colour picture; a mask holds one number a pixel")
     return stored[..., 0], geometry
 
 
-def _read(path: Path, labels: bool) -> tuple[Pixels, Geometry]:
+def _read(files: Sequence[Path], labels: bool) -> tuple[Pixels, Geometry]:
     """(columns, rows, slices, channels)."""
     with reading("DICOM file"):
-        files = series_files(path)
         headers = [dataset_of(file, headers_only=True) for file in files]
         check_series(headers)
         planes, notes = ordered(planes_of(headers))
         affine, more = affine_of(planes)
-        frames = [frames_of(dataset_of(file), labels) for file in files]
-        stored = np.stack([frames[plane.file][plane.frame] for plane in planes], axis=2).swapaxes(0, 1)
+        frames, padding = zip(*(_frames(dataset_of(file), labels) for file in files), strict=True)
+        stored = _stacked(frames, planes)
+        if any(each.any() for each in padding):
+            _fill(stored, _stacked(padding, planes))
         return stored, Geometry(
             kind="dicom",
             affine=np.eye(4) if affine is None else affine,
             stored_shape=stored.shape[:3],
             orientation=orientation_of(affine),
+            axis=slice_axis(affine),
             notes=notes + more,
         )
+
+
+def _stacked(frames: Sequence[NDArray[Any]], planes: Sequence[Plane]) -> NDArray[Any]:
+    """(columns, rows, slices, channels) in the order of the planes."""
+    return np.stack([frames[plane.file][plane.frame] for plane in planes], axis=2).swapaxes(0, 1)
+
+
+def _fill(stored: Pixels, padding: NDArray[np.bool_]) -> None:
+    """Give padded pixels the least of the others' values, in place: else they would be the image's darkest."""
+    padded, others = stored[padding], stored[~padding]
+    # A value that lies among the others is no padding, whatever the file calls it.
+    if others.size and (padded.max() < others.min() or padded.min() > others.max()):
+        stored[padding] = others.min()
 
 
 def series_files(path: Path) -> list[Path]:
@@ -88,6 +111,15 @@ def series_of(path: Path) -> str:
         return ""
 
 
+def is_placed(path: Path) -> bool:
+    """Whether a DICOM file says where it lies in the body."""
+    try:
+        with reading("DICOM file"):
+            return all(plane.place is not None for plane in planes_of([dataset_of(path, headers_only=True)]))
+    except UnreadableError:
+        return False
+
+
 def check_series(headers: Sequence[Any]) -> None:
     """One series of pictures of one size, not larger than is read."""
     if any(header.get("SOPClassUID") in SEGMENTATIONS for header in headers):
@@ -111,12 +143,31 @@ def _check_one_series(headers: Sequence[Any]) -> None:
         raise UnreadableError(f"a folder with {len(series)} series, one is read: {listed}")
 
 
-def frames_of(dataset: Any, labels: bool) -> Pixels:
-    """(frames, rows, columns, channels), as they are seen; labels as they are stored."""
+def frames_of(dataset: Any) -> Pixels:
+    """(frames, rows, columns, channels), as they are stored."""
     array = _decoded(dataset)
     samples = int(dataset.get("SamplesPerPixel") or 1)
-    frames = array.reshape(frame_count(dataset), int(dataset.Rows), int(dataset.Columns), samples)
-    return frames if labels else _seen(dataset, frames)
+    return array.reshape(frame_count(dataset), int(dataset.Rows), int(dataset.Columns), samples)
+
+
+def _frames(dataset: Any, labels: bool) -> tuple[Pixels, NDArray[np.bool_]]:
+    """(frames, rows, columns, channels), as they are seen, labels as they are stored; and which pixels are padding."""
+    frames = frames_of(dataset)
+    if labels:
+        return frames, np.broadcast_to(np.False_, frames.shape)
+    seen = _seen(dataset, frames)
+    return seen, _padding(dataset, frames) if seen.shape[3] == 1 else np.broadcast_to(np.False_, seen.shape)
+
+
+def _padding(dataset: Any, frames: Pixels) -> NDArray[np.bool_]:
+    """Which pixels stand for nothing, as they only fill the corners around a round picture."""
+    first = numbers(value_of(dataset, None, "", "PixelPaddingValue"), 1)
+    last = numbers(value_of(dataset, None, "", "PixelPaddingRangeLimit"), 1)
+    if first is None or frames.dtype.kind not in "iu":
+        return np.broadcast_to(np.False_, frames.shape)
+    # In the pixels' own type: many files call -2000 by its unsigned name, 63536.
+    ends = np.array([first[0], first[0] if last is None else last[0]]).astype(np.int64).astype(frames.dtype)
+    return np.asarray((frames >= ends.min()) & (frames <= ends.max()))
 
 
 def _decoded(dataset: Any) -> Pixels:

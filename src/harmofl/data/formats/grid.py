@@ -24,11 +24,19 @@ def orientation_of(affine: NDArray[np.float64] | None) -> Orientation | None:
     """nibabel's transform from a stored array to the slices; None if the affine says nothing."""
     from nibabel.orientations import axcodes2ornt, io_orientation, ornt2axcodes, ornt_transform
 
-    if not is_valid(affine):
+    axis = slice_axis(affine)
+    if axis is None:
         return None
     stored = io_orientation(affine)
-    seen = (*SEEN_AS[int(stored[2, 0])], ornt2axcodes(stored)[2])
+    seen = (*SEEN_AS[axis], ornt2axcodes(stored)[2])
     return np.asarray(ornt_transform(stored, axcodes2ornt(seen)), dtype=np.float64)
+
+
+def slice_axis(affine: NDArray[np.float64] | None) -> int | None:
+    """The body axis that the slices of a stored array follow; None if the affine says nothing."""
+    from nibabel.orientations import io_orientation
+
+    return int(io_orientation(affine)[2, 0]) if is_valid(affine) else None
 
 
 def is_valid(affine: NDArray[np.float64] | None) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harmofl.data.formats.content import GZIP_START
-from harmofl.data.formats.grid import is_valid, lies_turned, orientation_of, to_slices, to_stored
+from harmofl.data.formats.grid import is_valid, lies_turned, orientation_of, slice_axis, to_slices, to_stored
 from harmofl.data.formats.guards import check_size, plain, quiet, reading, times
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
@@ -210,6 +210,7 @@ def _geometry(header: Any) -> NiftiGeometry:
         affine=affine,
         stored_shape=tuple(int(size) for size in header.get_data_shape()[:3]),
         orientation=orientation_of(affine),
+        axis=slice_axis(affine) if coded else None,
         notes=notes if is_valid(affine) else (NO_ORIENTATION,),
         header=bytes(header.binaryblock),
     )

@@ -47,7 +47,7 @@ def _combined(dataset: Any, scan: Scan, has_numbers: bool) -> Mask:
     """All frames, each put onto the slice that it lies on; slices without a frame stay empty."""
     labels = np.zeros(stored_grid(scan), dtype=np.int32)
     groups = dataset.PerFrameFunctionalGroupsSequence
-    for plane, group, frame in zip(planes_of([dataset]), groups, frames_of(dataset, labels=True), strict=True):
+    for plane, group, frame in zip(planes_of([dataset]), groups, frames_of(dataset), strict=True):
         values = frame[..., 0].T.astype(np.int32)
         if not has_numbers:
             number = value_of(dataset, group, "SegmentIdentificationSequence", "ReferencedSegmentNumber")
@@ -78,8 +78,10 @@ def _slice_of(plane: Plane, scan: Scan) -> int:
     return round(height)
 
 
-def write_segmentation_object(stem: Path, mask: Mask, source: Path, class_names: Sequence[str]) -> Path:
-    """Write a mask (S, H, W) of the series `source` as a DICOM segmentation; class 1 has the first name.
+def write_segmentation_object(
+    stem: Path, mask: Mask, source: Path | Sequence[Path], class_names: Sequence[str]
+) -> Path:
+    """Write a mask (S, H, W) of a series (its folder or files) as a DICOM segmentation; class 1 has the first name.
 
     There is one segment for each name; the segmentation refers to the slices that it was made from.
     """
@@ -97,7 +99,7 @@ def write_segmentation_object(stem: Path, mask: Mask, source: Path, class_names:
     return path
 
 
-def _content(mask: Mask, source: Path, class_names: Sequence[str]) -> bytes:
+def _content(mask: Mask, source: Path | Sequence[Path], class_names: Sequence[str]) -> bytes:
     from highdicom import UID
     from highdicom.seg import Segmentation
 
@@ -121,9 +123,9 @@ def _content(mask: Mask, source: Path, class_names: Sequence[str]) -> bytes:
     return buffer.getvalue()
 
 
-def _sources(mask: Mask, source: Path) -> tuple[list[Any], Mask]:
+def _sources(mask: Mask, source: Path | Sequence[Path]) -> tuple[list[Any], Mask]:
     """The series' files, and the mask's frames (frames, rows, columns) in the same order."""
-    images = [dataset_of(file) for file in series_files(source)]
+    images = [dataset_of(file) for file in (series_files(source) if isinstance(source, Path) else source)]
     check_series(images)
     planes, _ = ordered(planes_of(images))
     if len(mask) != len(planes):

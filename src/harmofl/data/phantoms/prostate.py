@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harmofl.data.images import LabelledImages
-from harmofl.data.phantoms import pelvis
+from harmofl.data.phantoms import pelvis, tissue
 
 CASE_VARIATION = 0.10  # relative change of every appearance number from case to case, the same at all sites
 TISSUE_VARIATION = 0.14  # relative change of every tissue's signal from case to case
@@ -92,6 +92,7 @@ def site_appearance(site: str, shift: float) -> Appearance:
     return Appearance(*moved.clamp(*bounds).tolist())
 
 
+@tissue.one_thread()
 def make_site(site: str, cases: int, slices: int, size: int, shift: float, seed: int) -> LabelledImages:
     """Slices of one site's cases, in order; the same arguments give the same bits."""
     appearance = site_appearance(site, shift)

@@ -1,0 +1,77 @@
+"""How images are stored, where that decides what the network sees: their depth, and the plane of their slices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harmofl.data.scans import PLANES, Scan
+from harmofl.settings import DataSettings
+
+EIGHT_BIT, OTHER = "8-bit", "not 8-bit"
+
+
+class Look(NamedTuple):
+    """Of one picture or volume."""
+
+    depth: str
+    """8-bit or not, as data.intensity = "auto" scales the two differently."""
+    plane: str
+    """Of its slices: sagittal, coronal or axial; empty where the file does not say."""
+
+
+def facts_of_look(scan: Scan) -> dict[str, float]:
+    """The same in numbers, as the cache keeps them."""
+    axis = scan.geometry.axis
+    return {"eight_bit": float(scan.pixels.dtype == np.uint8), "axis": -1.0 if axis is None else float(axis)}
+
+
+def look_of(scan: Scan) -> Look:
+    """How a scan is stored."""
+    facts = facts_of_look(scan)
+    return _look(facts["eight_bit"], facts["axis"])
+
+
+def looks_in(facts: Mapping[str, NDArray[np.float64]]) -> list[Look]:
+    """The looks of decoded images, in their order; none where they were decoded before looks were noted."""
+    if not {"eight_bit", "axis"} <= facts.keys():
+        return []
+    return [_look(*pair) for pair in zip(facts["eight_bit"].tolist(), facts["axis"].tolist(), strict=True)]
+
+
+def _look(eight_bit: float, axis: float) -> Look:
+    return Look(EIGHT_BIT if eight_bit else OTHER, "" if axis < 0 else PLANES[int(axis)])
+
+
+def remembered(of_sites: Iterable[Iterable[Look]]) -> dict[str, list[str]] | None:
+    """What a model keeps of its training images; None if a site's are not known."""
+    each = [set(looks) for looks in of_sites]
+    if not all(each):
+        return None
+    kinds = set().union(*each)
+    planes = {look.plane for look in kinds if look.plane}
+    return {"depths": sorted({look.depth for look in kinds}), "planes": sorted(planes)}
+
+
+def strangeness(look: Look, trained: Mapping[str, Any] | None, data: DataSettings) -> tuple[str, ...]:
+    """What about an image may mislead a model, given what it keeps of its training images."""
+    depths, planes = (list((trained or {}).get(name) or ()) for name in ("depths", "planes"))
+    notes = []
+    if data.intensity == "auto" and depths and look.depth not in depths:
+        differ = "data.intensity = 'auto' scales the two differently, so that the model may see another picture"
+        notes.append(f"its values are {look.depth}, those of the training images {depths[0]}: {differ}")
+    if look.plane and planes and look.plane not in planes:
+        notes.append(f"its slices are {look.plane}, those of the training images {' or '.join(planes)}")
+    return tuple(notes)
+
+
+def strange_ones(looks: Iterable[Look], trained: Mapping[str, Any] | None, data: DataSettings) -> Counter[str]:
+    """What about some images may mislead a model, and about how many."""
+    found: Counter[str] = Counter()
+    for look, count in Counter(looks).items():
+        found.update(dict.fromkeys(strangeness(look, trained, data), count))
+    return found
