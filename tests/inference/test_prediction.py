@@ -562,6 +562,18 @@ def test_dicom_files_named_or_matched_one_by_one_are_a_series(tmp_path: Path, us
     assert np.array_equal(np.asarray(nib.load(path).dataobj).transpose(2, 1, 0), bright[:3])
 
 
+@pytest.mark.parametrize("series", ["1.2.8", ""])
+def test_files_named_one_by_one_that_do_not_say_where_they_lie_are_pictures(tmp_path: Path, series: str) -> None:
+    views = [tmp_path / "views" / name for name in ("front", "side")]
+    for path in views:
+        path.parent.mkdir(exist_ok=True)
+        view = slice_of(np.eye(36) * 500, 0, series)
+        del view.ImagePositionPatient
+        view.save_as(path, enforce_file_format=True)
+    assert found(*views, out=tmp_path / "out") == [str(path) for path in views]
+    assert found(views[0].parent, out=tmp_path / "out") == [str(views[0].parent)]  # as in training
+
+
 def test_each_series_of_a_folder_is_an_input_and_so_is_each_view_of_an_x_ray(tmp_path: Path, using: Using) -> None:
     using(Brightness(), **GREY)
     folder = tmp_path / "in"
@@ -724,11 +736,11 @@ def test_a_file_among_the_images_is_never_replaced(tmp_path: Path, using: Using)
     truth = picture(tmp_path / "a_mask.png", colours=1)
     picture(tmp_path / "b.png", colours=1)
     images = [tmp_path / "a.png", tmp_path / "b.png"]
-    with pytest.raises(UsageError, match=r"a_mask\.png is there already"):
-        predict(tmp_path, images, tmp_path)
-    first, second = predict(tmp_path, images, tmp_path, overwrite=True)
-    assert "is there already, among the images" in first.error
-    assert second.output == tmp_path / "b_mask.png"
+    for overwrite in (False, True):
+        first, second = predict(tmp_path, images, tmp_path, overwrite=overwrite)
+        assert "is there already, among the images" in first.error
+        assert second.output == tmp_path / "b_mask.png"
+        (tmp_path / "b_mask.png").unlink()
     with Image.open(tmp_path / "a_mask.png") as kept:
         assert np.array_equal(kept, truth)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Lock
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,6 +20,7 @@ LARGEST_CACHE = 2**28
 
 _keeping: WeakKeyDictionary[TrainingInputs, int] = WeakKeyDictionary()
 """The bytes that each site of this process keeps."""
+_one_at_a_time = Lock()
 
 
 class TrainingInputs:
@@ -70,11 +72,12 @@ class TrainingInputs:
         return torch.cat(images), torch.cat(targets)
 
     def _has_room(self) -> bool:
-        others = sum(size for inputs, size in _keeping.items() if inputs is not self)
         own = self._train.nbytes * 3 // 2  # a mask takes half of what a grey image does
-        has_room = others + own <= LARGEST_CACHE
-        if has_room:
-            _keeping[self] = own
+        with _one_at_a_time:
+            others = sum(size for inputs, size in _keeping.items() if inputs is not self)
+            has_room = others + own <= LARGEST_CACHE
+            if has_room:
+                _keeping[self] = own
         return has_room
 
 

@@ -63,7 +63,7 @@ def _in_series(inputs: Sequence[Input]) -> Iterator[Input]:
             yield each
         elif files := of_folder.pop(os.path.realpath(each.path.parent), {}):  # else they came with the first of them
             listed = sorted(files.values())
-            yield from _dicom_inputs(each.path.parent, listed) if len(listed) > 1 else [each]
+            yield from _dicom_inputs(each.path.parent, listed, named=True) if len(listed) > 1 else [each]
 
 
 def _is_slice(each: Input) -> bool:
@@ -116,17 +116,18 @@ def _in_folder(folder: Path, out: Path) -> Iterator[Input]:
         yield from (Input(str(file), file) for file in _without_masks(images, folders))
 
 
-def _dicom_inputs(folder: Path, files: Sequence[Path]) -> Iterator[Input]:
+def _dicom_inputs(folder: Path, files: Sequence[Path], named: bool = False) -> Iterator[Input]:
     """One input for each series; files that are each a series of their own, such as X-rays, are several.
 
     Files of a series that do not say where they lie in the body are views, not slices, unless the series is all that
-    the folder holds: then the folder is one input, as it is in training.
+    the folder holds and they were not `named` one by one: then the folder is one input, as it is in training.
     """
     series: dict[str, list[Path]] = {}
     for file in files:
         series.setdefault(series_of(file), []).append(file)
     # What does not say to which series it belongs may be a part of any.
-    if (len(series) == 1 or ("" in series and len(series) < len(files))) and _is_all(folder, files):
+    is_one = len(series) == 1 or ("" in series and len(series) < len(files))
+    if is_one and (is_placed(files[0]) or not named) and _is_all(folder, files):
         yield Input(str(folder), folder)
         return
     for members in series.values():

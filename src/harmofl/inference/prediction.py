@@ -247,8 +247,12 @@ class MaskWork:
     trained: Mapping[str, Any] | None = None
 
     def written_before(self) -> list[Path]:
-        """Masks, and overlays if there are to be any, of the names of those to be written."""
-        return written_before(self._stem(path, kind) for path in self.stems for kind in self._kinds)
+        """Masks, and overlays if there are to be any, of the names of those to be written.
+
+        What lies among the images may be a person's own: it is never replaced, and that is said image by image.
+        """
+        stems = [self._stem(path, kind) for path in self.stems for kind in self._kinds]
+        return written_before(stem for stem in stems if os.path.realpath(stem.parent) not in self.image_folders)
 
     @property
     def _kinds(self) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def _of_the_run(study: Record) -> list[str]:
     band = f" with {_band_name(study['band'])}" if study["band"] is not None else ""
     attacked = (
         ": in all its columns but HarmoFL the run's own harmonizer stands before it, as where it was trained, and the "
-        "score is against the harmonized image"
+        "score is against the harmonized image (what needs no attack, below, is of images as they are)"
         if study["harmonized"]
         else ""
     )
