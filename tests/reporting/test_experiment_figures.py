@@ -120,6 +120,11 @@ def test_variations_are_rows_in_their_order_with_bars_over_seeds(make_run: MakeR
     assert [label.get_text() for label in axes.get_yticklabels()] == ["zebra", "ant"]
     np.testing.assert_allclose(np.asarray(axes.lines[0].get_xdata(), dtype=float), [60, 80])
     assert [line.get_label() for line in axes.lines] == ["FedAvg", "FedBN"]
+    above, below = (float(np.asarray(line.get_ydata(), dtype=float)[0]) for line in axes.lines)
+    assert above < 0 < below
+    assert above == -below  # the first variation's row is at 0
+    (alone,) = scores_by_variation(points[:2]).axes[0].lines
+    np.testing.assert_array_equal(alone.get_ydata(), [0, 1])
     (bar, none), _ = (collection.get_segments() for collection in axes.collections)
     assert np.ptp(bar[:, 0]) == pytest.approx(2 * 200**0.5)  # 50 and 70: a sample std of √200 on each side
     assert np.ptp(none[:, 0]) == 0

@@ -222,7 +222,7 @@ def scores_by_variation(points: Sequence[Point]) -> Figure:
 
     variations = list(dict.fromkeys(str(point.setting) for point in points))
     rows = list(dict.fromkeys(point.row for point in points))
-    lanes = _lanes(max(3, len(rows)))
+    lanes = _lanes(len(rows), two_share=False)
     figure = Figure(figsize=(6.8, 1.6 + 0.55 * len(variations)), layout="constrained")
     axes = figure.add_subplot()
     for index, row in enumerate(rows):
@@ -263,7 +263,7 @@ def unseen_scores(runs: Sequence[RunResult]) -> Figure:
     figure = Figure(figsize=(6.8, 1.9 + len(rows) * max(0.42, 0.16 * len(methods))), layout="constrained")
     axes = figure.add_subplot()
     axes.axhspan(len(sites) - 0.5, len(rows) - 0.5, color=RULE, alpha=0.4, linewidth=0)
-    lanes = _lanes(max(3, len(methods)))  # two on one line would hide equal scores
+    lanes = _lanes(len(methods), two_share=False)  # two on one line would hide equal scores
     for index, method in enumerate(methods):
         mark = next((mark for mark, (labels, _) in footnotes.items() if method.label in labels), "")
         marked = replace(method, label=f"{method.label}{mark}")

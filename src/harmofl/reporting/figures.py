@@ -334,9 +334,9 @@ def per_site_scores(runs: Sequence[RunResult]) -> Figure:
     return figure
 
 
-def _lanes(num_methods: int) -> list[float]:
-    """Spread the methods of a site over its row so that close scores stay apart; two share one line."""
-    width = 0.0 if num_methods == 2 else 0.6 * (1 - 1 / num_methods)
+def _lanes(num_methods: int, two_share: bool = True) -> list[float]:
+    """Spread the methods of a site over its row so that close scores stay apart; two may share one line."""
+    width = 0.0 if num_methods == 2 and two_share else 0.6 * (1 - 1 / num_methods)
     return [float(lane) for lane in np.linspace(-width / 2, width / 2, num_methods)]
 
 
