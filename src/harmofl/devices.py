@@ -36,6 +36,11 @@ def to_device(images: Tensor, device: torch.device) -> Tensor:
     return images.to(device, memory_format=CHANNELS_LAST)
 
 
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Compute with a number of threads, as sums depend on it, and put the old number back."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from harmofl.analysis.directions import Weights
+from harmofl.devices import num_cores
 from harmofl.states import evaluating, restored
 from harmofl.tasks.losses import Loss
 
@@ -89,8 +89,3 @@ def surface(
 def side_by_side(network: nn.Module) -> int:
     """How many copies of a network are worth computing at a time."""
     return num_cores() if next(network.parameters()).device.type == "cpu" else 1
-
-
-def num_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -42,9 +42,8 @@ class Kept:
     def find(self, experiment: Experiment, cell: Cell) -> Path | None:
         """Where the result of a run with the cell's configuration lies.
 
-        First come results whose masks and labels are known, and of these its own place.
-
-        If the configuration leaves open of which images, there must be one answer.
+        First come results whose masks and labels are known, and of these its own place. If the configuration leaves
+        open of which images, there must be one answer.
         """
         own, data = self._place(experiment, cell), cell.settings.data
         places = sorted(self._known, key=lambda place: (not self._known[place].data.annotations, place != own, place))

@@ -125,8 +125,9 @@ class KeptPage:
     # ---- what a block holds ----
 
     def _content(self, block: Block) -> str:
-        makers = {"summary": lambda block: self._summary(), "table": self._table, "flatness": self._flatness}
-        return makers[block.kind](block)
+        if block.kind == "summary":
+            return self._summary()
+        return self._flatness(block) if block.kind == "flatness" else self._table(block)
 
     def _drawings(self, block: Block) -> list[Drawing]:
         if block not in self._drawn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.api import settled
+from harmofl.devices import num_cores
 from harmofl.errors import RunError, UsageError
 from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
 from harmofl.experiments.folder import claimed
@@ -111,9 +111,8 @@ def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
 
 def num_jobs(wanted: int | None, cells: Sequence[Cell]) -> int:
     """As many as asked for, but not more than there are cores for, nor cells."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max((cell.settings.federation.threads for cell in cells), default=1)
-    most = max(1, min(cores // threads, len(cells)))
+    most = max(1, min(num_cores() // threads, len(cells)))
     return most if wanted is None else max(1, min(wanted, most))
 
 

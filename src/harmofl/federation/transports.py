@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harmofl.devices import threads
+from harmofl.devices import num_cores, threads
 from harmofl.federation.client import Client, in_full
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.records import RunFolder
@@ -106,8 +105,7 @@ class InProcess:
 def num_workers(settings: Settings, method: Method) -> int:
     """As many as asked for, or one per core if the method can reach them; never more than there are sites."""
     num_sites = len(find_task(settings.task).participants(method, settings.data))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    possible = 1 if hindrance(method) else max(1, cores // settings.federation.threads)
+    possible = 1 if hindrance(method) else max(1, num_cores() // settings.federation.threads)
     return min(settings.federation.workers or possible, num_sites)
 
 
