@@ -113,9 +113,7 @@ def test_cells_that_were_finished_but_not_kept_are_kept_later(
 
 
 def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    segmentation_folder(images)
+    images = segmentation_folder(tmp_path / "images")
     plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
     experiment, silent = read_experiment(plan, images), lambda record: None
     [cell], out, kept = experiment.cells, tmp_path / "out", Kept(tmp_path / "kept")
@@ -137,9 +135,7 @@ def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: St
 def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_do(
     write_plan: WritePlan, started: Started, tmp_path: Path
 ) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    segmentation_folder(images)
+    images = segmentation_folder(tmp_path / "images")
     plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
     experiment, silent = read_experiment(plan, images), lambda record: None
     [cell], out = experiment.cells, tmp_path / "out"
@@ -158,9 +154,7 @@ def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_d
 def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(
     write_plan: WritePlan, started: Started, tmp_path: Path
 ) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    segmentation_folder(images)
+    images = segmentation_folder(tmp_path / "images")
     rows = '[[rows]]\nname = "A"\nmethod = "fedavg"\n[[variations]]\nname = "all"\n'
     wrong = '[[variations]]\nname = "one"\nsettings.data.sites = ["site-9"]\n'
     plan = write_plan(f'title = "T"\ntask = "segmentation"\npreset = "smoke"\n{rows}{wrong}')

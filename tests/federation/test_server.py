@@ -333,15 +333,18 @@ class MeasuredOnce(Harmonizer):
         return images - self.own_mean
 
 
-class MeasuredOnceFactory:
+class BeforeTraining:
     schedule = "before-training"
 
+    def __init__(self, make: type[Harmonizer]) -> None:
+        self.make = make
+
     def __call__(self, image_shape: tuple[int, int, int]) -> Harmonizer:
-        return MeasuredOnce()
+        return self.make()
 
 
 def test_what_a_harmonizer_keeps_stays_at_its_site_through_all_rounds(tmp_path: Path) -> None:
-    method = Method("Own part", harmonizer=MeasuredOnceFactory())  # type: ignore[arg-type]
+    method = Method("Own part", harmonizer=BeforeTraining(MeasuredOnce))  # type: ignore[arg-type]
     train(tmp_path / "run", method, rounds=2)
     assert not any("error" in record for record in records(tmp_path / "run"))
     means = set()
@@ -356,15 +359,8 @@ class Silent(MeasuredOnce):
         return {}
 
 
-class SilentFactory:
-    schedule = "before-training"
-
-    def __call__(self, image_shape: tuple[int, int, int]) -> Harmonizer:
-        return Silent()
-
-
 def test_a_harmonizer_that_does_not_say_what_it_will_measure_is_refused(tmp_path: Path) -> None:
-    method = Method("Silent", harmonizer=SilentFactory())  # type: ignore[arg-type]
+    method = Method("Silent", harmonizer=BeforeTraining(Silent))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"Silent: .*measurement\(\) is empty; from the start it must return"):
         train(tmp_path / "run", method)
     assert not (tmp_path / "run").exists()
