@@ -79,7 +79,7 @@ def run(cell: Cell) -> tuple[Cell, float]:
     """Train one cell and keep its summary, its configuration and its scores of every round."""
     import harmofl
     from harmofl.experiments.kept import to_rounds
-    from harmofl.reporting.runs import read_run
+    from harmofl.runs.finished import read_run
 
     warnings.simplefilter("ignore")
     started = time.perf_counter()

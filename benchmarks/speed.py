@@ -20,8 +20,8 @@ import torch
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
 from harmofl.federation.optimizers import build_optimizer
-from harmofl.federation.store import Store
 from harmofl.methods.penalties import squared_distance
+from harmofl.runs.store import Store
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find

@@ -19,10 +19,10 @@ from harmofl.analysis.drift_terms import SiteGradient, gradient_at
 from harmofl.analysis.subjects import open_runs
 from harmofl.devices import threads
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.records import RunFolder
 from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
 from harmofl.methods.method import Method
+from harmofl.runs.folder import RunFolder
 from harmofl.settings import resolve
 from harmofl.tasks import find
 

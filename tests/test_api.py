@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import harmofl
-from harmofl.federation.store import Store
 from harmofl.federation.transports import num_workers
 from harmofl.methods.catalogue import fedavg
 from harmofl.methods.method import Method
 from harmofl.methods.steps import PerturbedDescent
+from harmofl.runs.store import Store
 from harmofl.settings import resolve
 from runs import differences, equal, tensors, train, weights
 

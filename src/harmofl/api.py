@@ -13,12 +13,12 @@ from torch import nn
 
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
-from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import Server, check_measurement, start_from
 from harmofl.federation.transports import Transport, hindrance, num_workers, simulated
 from harmofl.files import check_writable, write_whole
-from harmofl.inference.folder import located, open_model
 from harmofl.methods.method import Method
+from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.model_folder import located, open_model
 from harmofl.settings import Settings, Tree, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores

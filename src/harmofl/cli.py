@@ -236,7 +236,7 @@ def evaluate(
     """
     from harmofl import api
     from harmofl.console import display, show_scores
-    from harmofl.inference.folder import located, metric_name
+    from harmofl.runs.model_folder import located, metric_name
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harmofl.data.check import Check
     from harmofl.deployment.engines import Finding
     from harmofl.inference.prediction import Outcome
-    from harmofl.reporting.runs import RunResult
+    from harmofl.runs.finished import RunResult
 
 Record = dict[str, Any]
 Watch = Callable[[Record], None]

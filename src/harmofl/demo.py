@@ -10,11 +10,11 @@ import torch
 
 from harmofl import api
 from harmofl.errors import UsageError
-from harmofl.federation.records import RunFolder
-from harmofl.inference.folder import open_model
 from harmofl.reporting import figures
 from harmofl.reporting.page import page_for_runs
-from harmofl.reporting.runs import RunResult, read_run
+from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.folder import RunFolder
+from harmofl.runs.model_folder import open_model
 from harmofl.states import evaluating
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from harmofl.analysis.drift_terms import (
 )
 from harmofl.analysis.landscape import landscape
 from harmofl.analysis.measured_terms import read_terms
-from harmofl.federation.records import RunFolder
 from harmofl.models.network import build_network
+from harmofl.runs.folder import RunFolder
 from harmofl.states import snapshot
 from runs import SITES, equal, gradients_of, records, train
 

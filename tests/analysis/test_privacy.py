@@ -21,8 +21,8 @@ from harmofl.analysis.privacy import (
 )
 from harmofl.analysis.privacy_subject import CONTROL, QUICK, TRAINED, subject_of
 from harmofl.errors import UsageError
-from harmofl.inference.folder import open_model
 from harmofl.methods.harmonizers import AmplitudeNormalization
+from harmofl.runs.model_folder import open_model
 from runs import train
 
 

@@ -10,8 +10,8 @@ from loopback import looped, make_kits
 
 from harmofl.deployment.coordinator import Wish, coordinate
 from harmofl.errors import RunError
-from harmofl.federation.progress import newest_checkpoint
-from harmofl.federation.records import RunFolder
+from harmofl.runs.checkpoints import newest_checkpoint
+from harmofl.runs.folder import RunFolder
 from runs import SITES, differences, tiny
 
 ROUNDS = 6

@@ -16,9 +16,9 @@ from harmofl.deployment.kits import FEDERATION, SITE, SiteSettings, write_part
 from harmofl.devices import threads
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.records import RunFolder
 from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
+from harmofl.runs.folder import RunFolder
 from harmofl.settings import resolve
 from harmofl.tasks import find
 from runs import differences, equal, records, tiny, train, weights

@@ -12,7 +12,7 @@ import pytest
 from harmofl.experiments import processes
 from harmofl.experiments.cells import Experiment, read_experiment
 from harmofl.experiments.results import Results
-from harmofl.reporting.runs import RunResult
+from harmofl.runs.finished import RunResult
 
 PLAN = """
 title = "A tiny experiment"

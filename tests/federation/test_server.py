@@ -247,7 +247,7 @@ def test_the_summary_holds_the_test_scores_of_the_best_round(tmp_path: Path) -> 
 def test_fedbn_is_scored_with_the_sites_own_batch_norms_of_that_round(tmp_path: Path) -> None:
     from harmofl import api
     from harmofl.federation.client import score
-    from harmofl.inference.folder import open_model
+    from harmofl.runs.model_folder import open_model
 
     train(tmp_path / "run", "fedbn", rounds=3, training__learning_rate=0.05)
     best = json.loads((tmp_path / "run" / "summary.json").read_text())["best_round"]

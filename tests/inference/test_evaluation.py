@@ -14,9 +14,9 @@ import harmofl
 from folders import blob, classification_folder, picture, prostate_folder, segmentation_folder
 from harmofl.data.images import LabelledImages
 from harmofl.inference.evaluation import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
-from harmofl.inference.folder import open_model
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.models.network import Model, Network
+from harmofl.runs.model_folder import open_model
 from harmofl.settings import resolve
 from runs import train, weights
 

@@ -15,9 +15,9 @@ import harmofl
 from harmofl import AmplitudeNormalization, Method
 from harmofl.inference import export
 from harmofl.inference.export import export_model
-from harmofl.inference.folder import describe_model, open_model, write_model
 from harmofl.inference.plain import plain_harmonizer
 from harmofl.methods.harmonizers import SMALLEST_RATIO, Band, Harmonizer
+from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import resolve
 from harmofl.tasks import find
 

@@ -24,12 +24,12 @@ from harmofl.data.preparation import as_tensor, padded
 from harmofl.data.scans import Scan
 from harmofl.errors import UsageError
 from harmofl.inference import prediction
-from harmofl.inference.folder import describe_model, open_model, write_model
 from harmofl.inference.inputs import find_inputs, stem_of
 from harmofl.inference.outputs import output_stems
 from harmofl.inference.overlays import chosen_slices
 from harmofl.inference.prediction import Outcome, predict
 from harmofl.inference.windows import Windows, starts
+from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import DataSettings, resolve
 from harmofl.tasks import find
 

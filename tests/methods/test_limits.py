@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harmofl import train
-from harmofl.federation.records import RunFolder
+from harmofl.runs.folder import RunFolder
 from harmofl.states import State, unprefixed
 
 RESET = {"training.optimizer_state": "reset"}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harmofl.reporting.comparisons import compare
-from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import methods_of
+from harmofl.runs.finished import RunResult, read_run
 
 TITLES = {"fedavg": "FedAvg", "harmofl": "HarmoFL", "fedbn": "FedBN", "centralized": "Centralized"}
 

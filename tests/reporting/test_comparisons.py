@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import permutation_test, wilcoxon
 
 from harmofl.reporting.comparisons import compare, sign_flip_p, to_markdown, wilcoxon_p
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import MethodScores, methods_of
+from harmofl.runs.finished import RunResult
 
 MakeRun = Callable[..., RunResult]
 SITES = "ABC"

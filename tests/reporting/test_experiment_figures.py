@@ -19,8 +19,8 @@ from harmofl.reporting.experiment_figures import (
     unseen_scores,
     write_figures,
 )
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import MethodScores
+from harmofl.runs.finished import RunResult
 
 MakeRun = Callable[..., RunResult]
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from harmofl.reporting import figures
-from harmofl.reporting.runs import RunResult
+from harmofl.runs.finished import RunResult
 
 MakeRun = Callable[..., RunResult]
 DRAWINGS = [figures.convergence, figures.drift, figures.per_site_scores]

@@ -9,8 +9,8 @@ import pytest
 from chromium import open_page
 from harmofl.reporting import figures
 from harmofl.reporting.page import next_steps_for, page_for_runs, write_page
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.words import summarize
+from harmofl.runs.finished import RunResult
 
 MakeRun = Callable[..., RunResult]
 

@@ -24,8 +24,8 @@ from harmofl.reporting.case_figures import AGREED, FALSE_ALARM, MISSED, WRONG_CL
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.pictures import Page, write_pictures
 from harmofl.reporting.report import write_report
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.sheets import lines_of, picture
+from harmofl.runs.finished import RunResult
 from runs import train
 
 FIGURES = ("samples", "amplitude", "embedding")

@@ -9,7 +9,7 @@ import pytest
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.errors import UsageError
 from harmofl.reporting.report import write_report
-from harmofl.reporting.runs import RunResult
+from harmofl.runs.finished import RunResult
 
 MakeRun = Callable[..., RunResult]
 MakeExperiment = Callable[..., Path]

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from harmofl.errors import UsageError
-from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import latex_escape, methods_of, score_table, to_csv, to_latex, to_markdown, to_rich
 from harmofl.reporting.words import ranked
+from harmofl.runs.finished import RunResult, read_run
 
 MakeRun = Callable[..., RunResult]
 

@@ -26,7 +26,7 @@ from harmofl.experiments.kept import settings_in
 from harmofl.experiments.lines import RESULTS
 from harmofl.inference.evaluation import models_for
 from harmofl.models.network import Model
-from harmofl.reporting.runs import read_run
+from harmofl.runs.finished import read_run
 from harmofl.settings import Settings, differences
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task

@@ -23,7 +23,7 @@ from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape
 from harmofl.analysis.subjects import Subject
 from harmofl.data.images import Site
-from harmofl.reporting.runs import RunResult, read_run
+from harmofl.runs.finished import RunResult, read_run
 from harmofl.tasks.losses import Loss
 
 

@@ -12,7 +12,7 @@ from harmofl.data.images import Site
 from harmofl.errors import RunError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
-from harmofl.federation.store import Store
+from harmofl.runs.store import Store
 from harmofl.states import prefixed, restored, snapshot
 
 

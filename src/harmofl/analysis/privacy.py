@@ -25,9 +25,9 @@ from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, TRAI
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
-from harmofl.federation.records import Record
 from harmofl.files import check_writable, write_whole
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
+from harmofl.runs.folder import Record
 
 BANDS: tuple[Band, ...] = ("full", 0.1, "dc")
 FRAMES = ("whole", "margin")

@@ -15,10 +15,10 @@ from harmofl import api
 from harmofl.analysis.subjects import open_images
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
-from harmofl.federation.records import Record, RunFolder
-from harmofl.inference.folder import open_model
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.methods.method import Method
+from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.model_folder import open_model
 from harmofl.settings import Settings, read_toml, resolve
 from harmofl.tasks import find as find_task
 from harmofl.tasks.task import Kind, Task

@@ -18,10 +18,10 @@ from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import in_batches
 from harmofl.inference.evaluation import Trained, opened
-from harmofl.inference.folder import is_whole, open_model
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
-from harmofl.reporting.runs import read_run
+from harmofl.runs.finished import read_run
+from harmofl.runs.model_folder import is_whole, open_model
 from harmofl.settings import Settings, differences, read_toml, resolve
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task

@@ -15,10 +15,10 @@ from harmofl.deployment.engines import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.messages import Reply, Request, as_sent
-from harmofl.federation.records import Record, RunFolder
 from harmofl.federation.server import quorum
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
+from harmofl.runs.folder import Record, RunFolder
 from harmofl.settings import Settings, Tree, flat, read_toml, resolve
 
 logger = logging.getLogger(__name__)

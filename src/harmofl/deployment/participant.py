@@ -22,9 +22,9 @@ from harmofl.errors import UsageError
 from harmofl.federation.checks import in_plain_text, mismatch
 from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
 from harmofl.federation.messages import Kind, Reply, Request, decode_request, encode
-from harmofl.federation.store import Store
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
+from harmofl.runs.store import Store
 from harmofl.settings import Settings, flat, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find as find_task

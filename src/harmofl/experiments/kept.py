@@ -20,7 +20,7 @@ from harmofl.errors import UsageError, describe
 from harmofl.experiments.cells import Cell, Experiment
 from harmofl.files import write_whole
 from harmofl.methods.catalogue import CATALOGUE
-from harmofl.reporting.runs import RunResult, read_run
+from harmofl.runs.finished import RunResult, read_run
 from harmofl.settings import FOUND_IN_DATA, Settings, differences, flat, read_toml
 
 ROUNDS, SUMMARY = "rounds.csv", "summary.json"

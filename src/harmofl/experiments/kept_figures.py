@@ -21,8 +21,8 @@ from harmofl.files import write_whole
 from harmofl.reporting import experiment_figures, figures
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 from harmofl.reporting.experiment_figures import Point, Setting
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import methods_of
+from harmofl.runs.finished import RunResult
 from harmofl.settings import flat
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import tomli_w
 
 from harmofl.errors import UsageError
 from harmofl.experiments.kept import PATHS, ROUNDS, read_kept
-from harmofl.reporting.runs import RunResult, read_run
+from harmofl.runs.finished import RunResult, read_run
 from harmofl.settings import flat, tree_of
 
 RESULTS = "results.json"

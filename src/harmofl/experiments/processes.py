@@ -11,8 +11,8 @@ from pathlib import Path
 
 import harmofl
 from harmofl.experiments.cells import Cell
-from harmofl.federation.records import RunFolder
 from harmofl.files import write_whole
+from harmofl.runs.folder import RunFolder
 
 COMMAND = [sys.executable, "-c", "from harmofl.experiments.child import main; main()"]
 SECONDS_TO_LEAVE = 10

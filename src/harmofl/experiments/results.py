@@ -10,10 +10,10 @@ from typing import Any
 from harmofl.experiments.cells import Cell, Experiment, Settle
 from harmofl.experiments.kept import Kept, agree, read_kept, settings_in
 from harmofl.experiments.lines import Line, labelled
-from harmofl.federation.records import RunFolder
 from harmofl.reporting.comparisons import Comparison, compare
-from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import methods_of
+from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.folder import RunFolder
 from harmofl.settings import flat
 
 

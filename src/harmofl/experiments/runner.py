@@ -18,7 +18,7 @@ from harmofl.experiments.kept import Kept
 from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
-from harmofl.reporting.runs import read_run
+from harmofl.runs.finished import read_run
 from harmofl.settings import DataSettings, Settings, flat, resolve
 
 Watch = Callable[[dict[str, Any]], None]

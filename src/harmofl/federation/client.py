@@ -20,11 +20,11 @@ from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from harmofl.federation.store import Store
-from harmofl.inference.folder import write_model
 from harmofl.methods.method import Method
 from harmofl.methods.penalties import Batch, Reference, Represent, Term, squared_distance
 from harmofl.models.network import Model, Network
+from harmofl.runs.model_folder import write_model
+from harmofl.runs.store import Store
 from harmofl.settings import Settings
 from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
 from harmofl.tasks.scores import Scores

@@ -16,17 +16,17 @@ from harmofl.errors import RunError, UsageError
 from harmofl.federation.checks import problem_with, without_bad_scores
 from harmofl.federation.client import keeps_a_part
 from harmofl.federation.messages import Kind, Reply, Request, as_sent
-from harmofl.federation.progress import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
-from harmofl.federation.records import Record, RunFolder
-from harmofl.federation.selection import Selection
-from harmofl.federation.store import CorruptVersionError
-from harmofl.federation.summary import summarize
 from harmofl.federation.transports import Transport, in_order
-from harmofl.inference.folder import describe_model, first_misfit, open_model, write_model
 from harmofl.methods.harmonizers import ImageShape
 from harmofl.methods.method import Method
 from harmofl.methods.server_rules import Aggregation, Mean
 from harmofl.methods.sharing import running_statistics
+from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
+from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.model_folder import describe_model, first_misfit, open_model, write_model
+from harmofl.runs.selection import Selection
+from harmofl.runs.store import CorruptVersionError
+from harmofl.runs.summary import summarize
 from harmofl.settings import Settings
 from harmofl.states import load, num_bytes, snapshot
 from harmofl.tasks.task import Task

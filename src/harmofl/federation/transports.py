@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from harmofl.devices import num_cores, threads
 from harmofl.federation.client import Client, in_full
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.records import RunFolder
 from harmofl.methods.method import Method
+from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
 from harmofl.tasks import find as find_task
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
-from harmofl.reporting.runs import METRIC_NAMES
+from harmofl.runs.finished import METRIC_NAMES
 
 Tree = Mapping[str, Any]
 

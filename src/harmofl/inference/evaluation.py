@@ -21,9 +21,9 @@ from harmofl.data.samples import SPLITS
 from harmofl.devices import choose_device, threads, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.client import score
-from harmofl.inference.folder import is_whole, open_model, read_description
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
+from harmofl.runs.model_folder import is_whole, open_model, read_description
 from harmofl.settings import Settings, merged, resolve, tree_of
 from harmofl.states import evaluating, snapshot
 from harmofl.tasks import find as find_task

@@ -25,7 +25,6 @@ from harmofl.data.preparation import in_unit_range
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import RunError, UsageError
-from harmofl.inference.folder import open_model, read_description
 from harmofl.inference.inputs import Input, find_inputs
 from harmofl.inference.outputs import (
     output_stems,
@@ -38,6 +37,7 @@ from harmofl.inference.outputs import (
 from harmofl.inference.overlays import write_overlay
 from harmofl.inference.windows import Windows
 from harmofl.methods.method import Method
+from harmofl.runs.model_folder import open_model, read_description
 from harmofl.settings import DataSettings
 from harmofl.states import evaluating
 from harmofl.tasks.task import Task

@@ -32,8 +32,8 @@ from harmofl.reporting.figures import (
     to_png,
     to_svg,
 )
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import REFERENCES, MethodScores, methods_of, sample_std, sites_of
+from harmofl.runs.finished import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

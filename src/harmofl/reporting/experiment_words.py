@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from harmofl.reporting.comparisons import Comparison, compare, p_text
 from harmofl.reporting.experiment_figures import Point, words_for
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
 from harmofl.reporting.words import is_level, listed, percent, ranked, signed_points, summarize
+from harmofl.runs.finished import RunResult
 
 
 def summarize_experiment(runs: Sequence[RunResult], found: Sequence[Comparison], points: Sequence[Point]) -> list[str]:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 import numpy.typing as npt
 
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import MethodScores, methods_of, sample_std, sites_of
+from harmofl.runs.finished import RunResult
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.

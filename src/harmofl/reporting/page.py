@@ -20,9 +20,9 @@ from harmofl.files import write_whole
 from harmofl.reporting import comparisons, figures
 from harmofl.reporting.comparisons import Comparison
 from harmofl.reporting.gallery import Photo
-from harmofl.reporting.runs import RunResult, read_run
 from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
+from harmofl.runs.finished import RunResult, read_run
 from harmofl.settings import flat
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from harmofl.reporting.experiment_words import summarize_experiment
 from harmofl.reporting.gallery import FOLDER as PICTURES
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, Picture, Repeat, next_steps_for, pictures_of, repeating, write_page
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import Table, methods_of, score_table
 from harmofl.reporting.words import listed, summarize, title_for
+from harmofl.runs.finished import RunResult
 
 PAGE = "report.html"
 

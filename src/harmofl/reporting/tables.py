@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harmofl.errors import UsageError
-from harmofl.reporting.runs import RunResult
+from harmofl.runs.finished import RunResult
 from harmofl.settings import NOT_ALWAYS_KNOWN, DataSettings
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harmofl.reporting.runs import RunResult
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
+from harmofl.runs.finished import RunResult
 
 
 def title_for(runs: Sequence[RunResult]) -> str:

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass, field
 
 from harmofl.errors import RunError
-from harmofl.federation.records import RunFolder
-from harmofl.federation.selection import Selection
-from harmofl.federation.store import CorruptVersionError
+from harmofl.runs.folder import RunFolder
+from harmofl.runs.selection import Selection
+from harmofl.runs.store import CorruptVersionError
 from harmofl.states import State, prefixed, unprefixed
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 import json
 
-from harmofl.federation.selection import Selection
+from harmofl.runs.selection import Selection
 
 
 def test_the_best_mean_score_is_selected_and_the_earlier_round_where_scores_are_equal() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from harmofl.errors import RunError, UsageError, describe
-from harmofl.federation.store import Store
 from harmofl.files import claim, remove_parts, write_whole
+from harmofl.runs.store import Store
 from harmofl.settings import Settings, differences, read_toml
 
 Record = dict[str, Any]

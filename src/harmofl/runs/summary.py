@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 
 from harmofl import __version__
-from harmofl.federation.records import Record
-from harmofl.federation.selection import AVERAGE, Selection
 from harmofl.methods.method import Method
+from harmofl.runs.folder import Record
+from harmofl.runs.selection import AVERAGE, Selection
 from harmofl.settings import Settings
 from harmofl.tasks.task import Task
 

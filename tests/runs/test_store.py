@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harmofl.federation.store import CorruptVersionError, Store
+from harmofl.runs.store import CorruptVersionError, Store
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import harmofl
-from harmofl.inference.folder import open_model
+from harmofl.runs.model_folder import open_model
 from runs import train
 
 
