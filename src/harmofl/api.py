@@ -58,7 +58,7 @@ def train(
     file = read_toml(Path(config)) if config else {}
     resolved, chosen = resolve(task, method, preset, file, overrides)
     if resolved.data.folder:
-        resolved = resolved.changed("data", folder=os.path.abspath(resolved.data.folder))
+        resolved = resolved.with_values("data", folder=os.path.abspath(resolved.data.folder))
     if is_for_another_folder(file, resolved):
         resolved = adapted(resolved, overrides)
     return run(settled(resolved, watch), chosen, Path(out), resume, watch)
@@ -75,11 +75,11 @@ def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
     """Settings without what was found in another folder's images, unless this one holds the same sites."""
     if not settings.data.folder:
         return settings
-    everyone = settings.changed("data", sites=None, hold_out_site=None).data
+    everyone = settings.with_values("data", sites=None, hold_out_site=None).data
     there, chosen = find_task(settings.task).open_folder(everyone).sites, settings.data.sites or ()
     if not set(chosen) <= set(there):
         found = {name: None for name in ("sites", "channels", "classes") if f"data.{name}" not in overrides}
-        return settings.changed("data", **found)
+        return settings.with_values("data", **found)
     others = sorted(set(there) - {*chosen, settings.data.hold_out_site})
     if chosen and others:
         logger.warning("not among the configuration's data.sites, so left out: %s", ", ".join(others))
@@ -94,7 +94,7 @@ def settled(settings: Settings, watch: Watch) -> Settings:
         return settings
     images = task.open_folder(settings.data, watch)
     images.prepare()
-    return settings.changed("data", **images.found())
+    return settings.with_values("data", **images.found())
 
 
 def run(

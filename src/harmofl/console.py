@@ -339,10 +339,10 @@ def show_tasks() -> None:
 
 def _presets_of(name: str) -> Table:
     from harmofl.methods.catalogue import CATALOGUE
-    from harmofl.settings import flat
+    from harmofl.settings import flatten
     from harmofl.tasks import find
 
-    presets = {preset: flat(dict(values)) for preset, values in find(name).presets.items()}
+    presets = {preset: flatten(dict(values)) for preset, values in find(name).presets.items()}
     table = Table("setting", title=f"What the presets of {name} set")
     for preset in presets:
         table.add_column(preset, justify="right")

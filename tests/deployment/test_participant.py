@@ -122,7 +122,7 @@ def test_what_is_wrong_with_images_stays_in_the_hospital(tmp_path: Path, caplog:
     data = segmentation_folder(tmp_path / "patients", sites=1)
     (data / "site-0" / "p1-0.png").write_bytes(b"broken")
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
-    asked = settings.changed("data", folder=None).model_dump(mode="json")
+    asked = settings.with_values("data", folder=None).model_dump(mode="json")
     reply = ask(tmp_path, request(kind="describe", settings=asked), data=str(data), task="segmentation")
     assert reply.error == "its images cannot be used; `harmofl deploy check` there says why"
     assert "p1-0.png" in caplog.text
@@ -132,7 +132,7 @@ def test_what_is_wrong_with_images_stays_in_the_hospital(tmp_path: Path, caplog:
 def test_a_run_does_not_go_on_with_other_images_or_masks(tmp_path: Path, end: str, what: str) -> None:
     data = segmentation_folder(tmp_path / "images", sites=1)
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
-    told = settings.changed("data", folder=None, channels=3, classes=["0", "255"]).model_dump(mode="json")
+    told = settings.with_values("data", folder=None, channels=3, classes=["0", "255"]).model_dump(mode="json")
     first = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
     assert "received model" not in first.error
     assert "have changed" not in first.error
@@ -211,7 +211,7 @@ def test_the_server_does_not_choose_whose_images_of_a_folder_are_used(tmp_path: 
     kit = kits["site-0"]
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
     own = OwnImages.of(kit, with_own(settings, kit))
-    hiding = settings.changed("data", hold_out_site="site-0")
+    hiding = settings.with_values("data", hold_out_site="site-0")
     assert OwnImages.of(kit, with_own(hiding, kit)).fingerprint == own.fingerprint
 
 
@@ -220,7 +220,7 @@ def test_a_hospital_notes_what_its_own_images_are_recognized_by_and_of_others_th
     _, kits = make_kits(tmp_path, {"A": str(data)}, ["segmentation"])
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
     for sites, noted in ((["B", "A", "C"], ["site-0", "B", "C"]), (["A", "site-0"], ["site-0"]), (None, ["site-0"])):
-        images = OwnImages.of(kits["A"], with_own(settings.changed("data", sites=sites), kits["A"]))
+        images = OwnImages.of(kits["A"], with_own(settings.with_values("data", sites=sites), kits["A"]))
         assert images.settings.data.sites == noted
         assert images.settings.data.fingerprints == [images.fingerprint, *[""] * (len(noted) - 1)]
         assert images.settings.data.annotations is None

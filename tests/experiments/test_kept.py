@@ -130,9 +130,9 @@ def test_a_result_of_known_masks_comes_before_one_that_does_not_know_its_own(
     first = kept.keep(experiment, cell, of_images(tmp_path, "old"))
     second = kept._place(experiment, cell).with_name("seed-0-later")
     shutil.copytree(first, second)
-    known = settings_in(first).changed("data", annotations=["one"])
+    known = settings_in(first).with_values("data", annotations=["one"])
     (second / "config.toml").write_text(known.to_toml())
-    planned = cell.settled(lambda settings: settings.changed("data", fingerprints=["old"], annotations=["one"]))
+    planned = cell.settled(lambda settings: settings.with_values("data", fingerprints=["old"], annotations=["one"]))
     assert Kept(tmp_path / "kept").find(experiment, planned) == second
 
 

@@ -69,7 +69,7 @@ FEDAVG, HARMOFL = {"A": 0.8, "B": 0.6}, {"A": 0.85, "B": 0.63}
 def keep(place: Path, cell: Cell, scores: Scores, **found: Any) -> None:
     """What is kept of a cell that came out with these scores in its only round."""
     place.mkdir(parents=True)
-    settings = cell.settings.changed("data", **({"folder": None} | found))
+    settings = cell.settings.with_values("data", **({"folder": None} | found))
     (place / "config.toml").write_text(settings.to_toml())
     lines = [f"1,{site},{score},{score},0.5,0.25,10,10" for site, score in scores.items()]
     (place / ROUNDS).write_text("\n".join(["round,site,val,test,loss,drift,bytes_up,bytes_down", *lines]) + "\n")

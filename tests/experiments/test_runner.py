@@ -141,7 +141,7 @@ def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_d
     [cell], out = experiment.cells, tmp_path / "out"
     run_experiment(plan, out, data=images)
     settings = settling(silent)(cell.settings)
-    as_before = settings.changed("data", annotations=None)
+    as_before = settings.with_values("data", annotations=None)
     shutil.copy(images / "site-0" / "p0-0-mask.png", images / "site-0" / "p0-1-mask.png")
     for name, written, missing in (("known", settings, 1), ("unknown", as_before, 0)):
         (out / "a" / "seed-0" / "config.toml").write_text(written.to_toml())

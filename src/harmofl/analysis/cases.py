@@ -106,7 +106,7 @@ def _settings(folder: Path, data: Path | None) -> Settings:
     if data is not None and not settings.data.folder:
         raise UsageError(f"data = {str(data)!r}: {folder} was trained on synthetic hospitals")
     if data is not None:
-        settings = settings.changed("data", folder=os.path.abspath(data))
+        settings = settings.with_values("data", folder=os.path.abspath(data))
     where = settings.data.folder
     if where and not Path(where).is_dir():
         hint = "no such folder" if data is not None else "the run's images are gone; say where they lie, with --data"

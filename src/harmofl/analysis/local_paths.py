@@ -53,7 +53,7 @@ def _client(subject: Subject, site: Site, folder: Path) -> Client:
     """The site with nothing kept from the run but what its harmonizer keeps for itself."""
     training = {"local_epochs": 1, "learning_rate_schedule": "constant"}
     settings = subject.settings
-    settings = settings.changed("training", **training)
+    settings = settings.with_values("training", **training)
     model, store = subject.models[site.name], Store(folder)
     if model.harmonizer.own:
         own = snapshot(model.harmonizer, sorted(model.harmonizer.own))

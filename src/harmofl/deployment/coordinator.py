@@ -19,7 +19,7 @@ from harmofl.federation.server import quorum
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record, RunFolder
-from harmofl.settings import Settings, Tree, flat, read_toml, resolve
+from harmofl.settings import Settings, Tree, flatten, read_toml, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Wish:
 
     def check(self) -> None:
         """Where images lie is each site's own to say, and a site that takes no part has none here."""
-        values = flat(self.file) | dict(self.given)
+        values = flatten(self.file) | dict(self.given)
         for name in ("data.folder", "data.cache", "data.hold_out_site"):
             if values.get(name) is not None:
                 raise UsageError(f"{name} = {values[name]!r}: over a network only each site says where its images lie")
@@ -74,7 +74,7 @@ class Wish:
         settings, method = resolve(self.task, self.method, self.preset, self.file, {**self.given, **where})
         if method.pooled:
             raise UsageError(f"{method.name} needs all images in one place: it has no sense over a network")
-        return settings.changed("data", folder=None), method
+        return settings.with_values("data", folder=None), method
 
 
 def coordinate(
@@ -116,7 +116,7 @@ def begun_with(out: Path) -> Mapping[str, Any]:
     config = RunFolder(out).config
     if not config.exists():
         raise UsageError(f"{out} holds no run to resume: leave out --resume to start one")
-    return flat(read_toml(config))
+    return flatten(read_toml(config))
 
 
 def as_begun(wish: Wish, out: Path) -> tuple[Settings, Method]:
@@ -124,7 +124,7 @@ def as_begun(wish: Wish, out: Path) -> tuple[Settings, Method]:
     before = begun_with(out)
     settings, method = wish.resolved(synthetic="data.channels" not in before)
     known = {name: before[f"data.{name}"] for name in FOUND_AT_SITES if f"data.{name}" in before}
-    return settings.changed("data", **known), method
+    return settings.with_values("data", **known), method
 
 
 def agreed(wish: Wish, wanted: Settings, transport: Transport, names: Sequence[str]) -> tuple[Settings, Method]:
@@ -141,7 +141,7 @@ def agreed(wish: Wish, wanted: Settings, transport: Transport, names: Sequence[s
     synthetic = same("their images being synthetic", {site: words["synthetic"] for site, words in told.items()})
     settings, method = wish.resolved(synthetic)
     found = {"sites": list(names)} | ({} if synthetic else found_by(told, settings))
-    return settings.changed("data", **found), method
+    return settings.with_values("data", **found), method
 
 
 def is_description(values: Mapping[str, Any]) -> bool:

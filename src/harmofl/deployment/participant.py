@@ -25,7 +25,7 @@ from harmofl.federation.messages import Kind, Reply, Request, decode_request, en
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
 from harmofl.runs.store import Store
-from harmofl.settings import Settings, flat, resolve
+from harmofl.settings import Settings, flatten, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find as find_task
 
@@ -176,7 +176,7 @@ def check_plain_fields(request: Request) -> None:
 
 def refuse_paths(wanted: Mapping[str, Any]) -> None:
     """A request may not name a place on this machine."""
-    values = flat(wanted)
+    values = flatten(wanted)
     for name in PATHS:
         if values.get(name) is not None:
             raise RefusalError(f"{name} names a path: where things lie here is not the server's to say")
@@ -184,7 +184,7 @@ def refuse_paths(wanted: Mapping[str, Any]) -> None:
 
 def refuse_too_much(settings: Settings) -> None:
     """What no training needs."""
-    values = flat(settings.model_dump(mode="json"))
+    values = flatten(settings.model_dump(mode="json"))
     for name, most in MOST.items():
         if values[name] > most:
             raise RefusalError(f"{name} = {values[name]}: at most {most} is accepted here")
@@ -215,7 +215,7 @@ def with_own(settings: Settings, kit: SiteKit) -> Settings:
     own = kit.settings
     fewest = max(own.min_images_for_amplitude, settings.data.min_images_for_amplitude)
     folder = str(kit.data) if kit.data else None
-    changed = settings.changed(
+    changed = settings.with_values(
         "data", folder=folder, cache=str(kit.cache), hold_out_site=None, min_images_for_amplitude=fewest
     )
     return changed.model_copy(update={"device": own.device})
@@ -253,11 +253,11 @@ class OwnImages:
         """
         task, name = find_task(settings.task), kit.name
         if kit.data is None:
-            site = task.load_site(name, settings.changed("data", sites=[name]).data)
+            site = task.load_site(name, settings.with_values("data", sites=[name]).data)
             return cls(site, settings, "", "")
-        everyone = settings.changed("data", sites=None, fingerprints=None)
+        everyone = settings.with_values("data", sites=None, fingerprints=None)
         called = called_there(kit, task.open_folder(everyone.data).sites)
-        only = settings.changed("data", sites=[called], fingerprints=None)
+        only = settings.with_values("data", sites=[called], fingerprints=None)
         folder = task.open_folder(only.data)
         folder.prepare()
         found = folder.found()
@@ -268,7 +268,7 @@ class OwnImages:
         prints = [fingerprint, *("" for _ in others)]
         known |= {"sites": [called, *others], "fingerprints": prints, "annotations": None}
         site = Site(name, train, {name: val}, {name: test})
-        return cls(site, settings.changed("data", **known), fingerprint, annotations)
+        return cls(site, settings.with_values("data", **known), fingerprint, annotations)
 
 
 def called_there(kit: SiteKit, there: list[str]) -> str:

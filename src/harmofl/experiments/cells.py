@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harmofl.errors import UsageError
 from harmofl.experiments.plan import Plan, Row, Variation, check_distinct, folder_name, read_plan
-from harmofl.settings import Settings, flat, merged, resolve
+from harmofl.settings import Settings, flatten, merge, resolve
 from harmofl.tasks import find as find_task
 
 UNVARIED = Variation(name="as it is")
@@ -103,7 +103,7 @@ def _cells(plan: Plan, folder: str | None, preset: str) -> Iterator[Cell]:
 def _cell(
     plan: Plan, row: Row, variation: Variation, site: str | None, folder: str | None, preset: str, seed: int
 ) -> Cell:
-    values = flat(merged(merged(plan.settings, row.settings), variation.settings))
+    values = flatten(merge(merge(plan.settings, row.settings), variation.settings))
     given = {"seed": seed, "data.folder": folder, "data.hold_out_site": site}
     values |= {name: value for name, value in given.items() if value is not None}
     varied = "" if variation is UNVARIED else variation.name
@@ -122,14 +122,14 @@ def _with_equal_passes(cells: Sequence[Cell]) -> list[Cell]:
     def divided(settings: Settings) -> Settings:
         rounds, epochs = settings.training.rounds, settings.training.local_epochs
         passes = rounds - rounds % shared if rounds >= shared else rounds
-        return settings.changed("training", rounds=max(1, round(passes / epochs)))
+        return settings.with_values("training", rounds=max(1, round(passes / epochs)))
 
     return [cell.settled(divided) for cell in cells]
 
 
 def _sites(plan: Plan, folder: str | None, preset: str) -> list[str]:
     """Every site that could be held out."""
-    values = flat(plan.settings) | ({"data.folder": folder} if folder else {})
+    values = flatten(plan.settings) | ({"data.folder": folder} if folder else {})
     values = {name: value for name, value in values.items() if not name.startswith("method.")}
     settings, _ = resolve(plan.task, "fedavg", preset, overrides=values)
     task = find_task(plan.task)

@@ -21,7 +21,8 @@ from harmofl.experiments.cells import Cell, Experiment
 from harmofl.files import write_whole
 from harmofl.methods.catalogue import CATALOGUE
 from harmofl.runs.finished import RunResult, read_run
-from harmofl.settings import FOUND_IN_DATA, Settings, differences, flat, read_toml
+from harmofl.settings import Settings, differences, flatten, read_toml
+from harmofl.settings.schema import FOUND_IN_DATA
 
 ROUNDS, SUMMARY = "rounds.csv", "summary.json"
 COLUMNS = ("round", "site", "val", "test", "loss", "drift", "bytes_up", "bytes_down")
@@ -95,8 +96,8 @@ def settings_in(folder: Path) -> Settings:
 def without_paths(settings: Settings) -> Settings:
     """The same settings, with nothing about this machine; of a first model's folder, the name remains."""
     initial = settings.model.initial
-    elsewhere = settings.changed("data", folder=None, cache=None)
-    return elsewhere.changed("model", initial=Path(initial).name if initial else None)
+    elsewhere = settings.with_values("data", folder=None, cache=None)
+    return elsewhere.with_values("model", initial=Path(initial).name if initial else None)
 
 
 def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
@@ -111,7 +112,7 @@ def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
         changed = differences(planned, done)
     if not planned.data.folder:
         return not changed
-    values = flat(planned.model_dump(mode="json"))
+    values = flatten(planned.model_dump(mode="json"))
     return all(name in DECIDED_BY_DATA and values[name] is None for name in changed)
 
 

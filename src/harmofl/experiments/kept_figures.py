@@ -23,7 +23,7 @@ from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 from harmofl.reporting.experiment_figures import Point, Setting
 from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import RunResult
-from harmofl.settings import flat
+from harmofl.settings import flatten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,7 +158,7 @@ def points_of(results: Results, runs: Sequence[RunResult]) -> list[Point]:
         return []
 
     def setting(cell: Cell) -> Setting:
-        value: Setting = flat(cell.settings.model_dump(mode="json"))[axis] if axis else cell.variation
+        value: Setting = flatten(cell.settings.model_dump(mode="json"))[axis] if axis else cell.variation
         return value
 
     places = [(cells[method.label], method) for method in methods_of(runs)]

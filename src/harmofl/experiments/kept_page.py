@@ -30,7 +30,7 @@ from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table
 from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of, to_markdown
 from harmofl.reporting.words import listed
-from harmofl.settings import flat
+from harmofl.settings import flatten
 from harmofl.tasks import find as find_task
 
 MARK = re.compile(
@@ -270,7 +270,7 @@ def _scores(done: Results) -> str:
 def settings_line(results: Results) -> str:
     """What all cells were trained with, in one line; what varies is called so."""
     experiment = results.experiment
-    each = [flat(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
+    each = [flatten(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
 
     def value(name: str) -> str:
         found = {str(values[name]) for values in each}

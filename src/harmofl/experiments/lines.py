@@ -13,7 +13,7 @@ import tomli_w
 from harmofl.errors import UsageError
 from harmofl.experiments.kept import PATHS, ROUNDS, read_kept
 from harmofl.runs.finished import RunResult, read_run
-from harmofl.settings import flat, tree_of
+from harmofl.settings import flatten, nest
 
 RESULTS = "results.json"
 
@@ -31,7 +31,7 @@ def labelled(lines: Sequence[Line], data: str | None) -> list[RunResult]:
     """Runs that one table can hold: their labels tell in what they differ, so their settings need not."""
     runs = _at_held_out_sites(lines) if any(line.held_out for line in lines) else [_titled(line) for line in lines]
     one_norm = len({run.norm for run in runs}) < 2
-    settings = [flat(run.settings) for run in runs]
+    settings = [flatten(run.settings) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values if name.startswith("data."))
     dropped = {name for name in names if len({str(values.get(name)) for values in settings}) > 1} | set(PATHS)
     where = {"data.folder": Path(data).name} if data else {}
@@ -39,7 +39,7 @@ def labelled(lines: Sequence[Line], data: str | None) -> list[RunResult]:
         replace(
             run,
             summary={**run.summary, "norm": run.norm if one_norm else ""},
-            config=tomli_w.dumps(tree_of({name: values[name] for name in values if name not in dropped} | where)),
+            config=tomli_w.dumps(nest({name: values[name] for name in values if name not in dropped} | where)),
         )
         for run, values in zip(runs, settings, strict=True)
     ]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
 from harmofl.methods.catalogue import find as find_method
-from harmofl.settings import Tree, flat, read_toml
+from harmofl.settings import Tree, flatten, read_toml
 from harmofl.tasks import find as find_task
 
 Name = Annotated[str, Field(pattern="[A-Za-z0-9]", description="at least a letter or a digit, as it names a folder")]
@@ -166,7 +166,7 @@ def check_distinct(field: str, values: Iterable[object]) -> None:
 
 
 def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    named = flat(settings)
+    named = flatten(settings)
     for name, instead in GIVEN_ELSEWHERE.items():
         if name in named:
             raise UsageError(f"{where}: {name} is given by {instead}")

@@ -14,7 +14,7 @@ from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import RunResult, read_run
 from harmofl.runs.folder import RunFolder
-from harmofl.settings import flat
+from harmofl.settings import flatten
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Results:
             "seed": cell.seed,
         }
         if axis := self.experiment.plan.axis:
-            place["x"] = flat(cell.settings.model_dump(mode="json")).get(axis)
+            place["x"] = flatten(cell.settings.model_dump(mode="json")).get(axis)
         if cell.path not in self.runs:
             error = self.errors.get(cell.path)
             return place | ({"state": "failed", "error": error} if error else {"state": "missing"})

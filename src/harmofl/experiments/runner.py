@@ -19,7 +19,7 @@ from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
 from harmofl.runs.finished import read_run
-from harmofl.settings import DataSettings, Settings, flat, resolve
+from harmofl.settings import DataSettings, Settings, flatten, resolve
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -101,7 +101,7 @@ def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
     from harmofl.reporting.pictures import draw_samples
 
     folder = {"data.folder": experiment.data} if experiment.data else {}
-    values = flat(experiment.plan.settings) | folder
+    values = flatten(experiment.plan.settings) | folder
     settings, _ = resolve(experiment.plan.task, "fedavg", experiment.preset, overrides=values)
     draw_samples(settled(settings, watch), out / FOLDER, watch)
     results = Results(experiment)

@@ -16,7 +16,7 @@ from harmofl.files import write_whole
 from harmofl.reporting import comparisons
 from harmofl.reporting.tables import Cell as Number
 from harmofl.reporting.tables import Column, Row, Table, latex_escape, score_table, to_csv, to_latex, to_markdown
-from harmofl.settings import flat, resolve
+from harmofl.settings import flatten, resolve
 
 NOT_SHOWN = ("task", "preset", "seed", "data.folder", "data.hold_out_site")
 """Settings that the rest of a caption tells already."""
@@ -49,7 +49,7 @@ def results_table(results: Results) -> Table:
 
 def _training_note(experiment: Experiment) -> str:
     """The hyperparameters that all cells share, in one line."""
-    each = [flat(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
+    each = [flatten(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
     names = ("rounds", "local_epochs", "batch_size", "optimizer", "learning_rate")
     shared = [
         f"{name.replace('_', ' ')} {each[0][f'training.{name}']}"
@@ -93,7 +93,7 @@ def _changes(cell: Cell, experiment: Experiment) -> dict[str, str]:
     folder = {"data.folder": experiment.data} if experiment.data else {}
     method = cell.settings.method["name"]
     default, _ = resolve(cell.settings.task, method, experiment.preset, overrides=folder)
-    usual, values = (flat(settings.model_dump(mode="json")) for settings in (default, cell.settings))
+    usual, values = (flatten(settings.model_dump(mode="json")) for settings in (default, cell.settings))
     told = (*NOT_SHOWN, *(f"method.{name}" for name in _of_method(experiment, cell.row)))
     return {name: str(value) for name, value in values.items() if name not in told and usual.get(name) != value}
 

@@ -58,7 +58,7 @@ class Reply:
 
 def as_sent(settings: Settings) -> dict[str, Any]:
     """Settings as they travel: where the model to start from lies is the server's own, and its weights are sent."""
-    return settings.changed("model", initial=None).model_dump(mode="json")
+    return settings.with_values("model", initial=None).model_dump(mode="json")
 
 
 Message = TypeVar("Message", Request, Reply)

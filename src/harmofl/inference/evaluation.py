@@ -24,7 +24,7 @@ from harmofl.federation.client import score
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
 from harmofl.runs.model_folder import is_whole, open_model, read_description
-from harmofl.settings import Settings, merged, resolve, tree_of
+from harmofl.settings import Settings, merge, nest, resolve
 from harmofl.states import evaluating, snapshot
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
@@ -108,7 +108,7 @@ def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch)
     source = task.open_folder(settings.data, watch, limited)
     source.inspect_images()
     source.refuse_if_broken()
-    return source, settings.changed("data", **source.found())
+    return source, settings.with_values("data", **source.found())
 
 
 def warn_of_strange_images(source: ImageFolder, site: str, description: Mapping[str, Any]) -> None:
@@ -134,7 +134,7 @@ def settings_for(
         tree["data"] = kept | {"folder": os.path.abspath(data)}
     elif not description.get("synthetic", True):
         raise UsageError(f"{folder}: trained on images of a folder: say which to score it on, with --data")
-    settings, _ = resolve(file=merged(tree, tree_of(changes)))
+    settings, _ = resolve(file=merge(tree, nest(changes)))
     size = description["settings"]["data"]["size"]
     if settings.data.size != size:
         raise UsageError(f"data.size = {settings.data.size}: this model takes images of {size} pixels")

@@ -23,7 +23,7 @@ from harmofl.reporting.gallery import Photo
 from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
 from harmofl.runs.finished import RunResult, read_run
-from harmofl.settings import flat
+from harmofl.settings import flatten
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -295,7 +295,7 @@ def _relative(path: Path, start: Path) -> str:
 
 
 def _settings_of(run: RunResult) -> dict[str, str]:
-    return {name: str(value) for name, value in flat(run.settings).items()}
+    return {name: str(value) for name, value in flatten(run.settings).items()}
 
 
 def _shared_settings(runs: Sequence[RunResult]) -> dict[str, str]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from harmofl.errors import UsageError
 from harmofl.runs.finished import RunResult
-from harmofl.settings import NOT_ALWAYS_KNOWN, DataSettings
+from harmofl.settings import DataSettings
+from harmofl.settings.schema import NOT_ALWAYS_KNOWN
 
 if TYPE_CHECKING:
     import rich.table

@@ -29,13 +29,13 @@ SMALL = {
     "data": {"size": 48, "images": 1000},
     "model": {"network": "densenet-small", "features": 16},
     "training": {"rounds": 16, "batch_size": 32, "learning_rate": 1e-2, "learning_rate_schedule": "cosine"},
-    "folder": {"data": {"size": 96, "limit": 2000}},
+    "real_images": {"data": {"size": 96, "limit": 2000}},
 }
 SMOKE = {
     "data": {"size": 32, "images": 24},
     "model": {"features": 8},
     "training": {"rounds": 2, "batch_size": 8},
-    "folder": {"data": {"size": 32, "limit": 60}},
+    "real_images": {"data": {"size": 32, "limit": 60}},
 }
 
 

@@ -26,7 +26,7 @@ PAPER = {
         "weight_decay": 1e-4,
         "loss": "dice",
     },
-    "folder": {"data": {"resize": True}},
+    "real_images": {"data": {"resize": True}},
 }
 SMALL = {
     "data": {"size": 64, "images": 160},
@@ -35,13 +35,13 @@ SMALL = {
     # training of a small network never gets over.
     "method": {"moon": {"mu": 0.05}},
     "training": {"rounds": 12, "batch_size": 4, "learning_rate": 2e-3, "learning_rate_schedule": "cosine"},
-    "folder": {"data": {"size": 128, "resize": False, "limit": 150}},
+    "real_images": {"data": {"size": 128, "resize": False, "limit": 150}},
 }
 SMOKE = {
     "data": {"size": 32, "images": 20},
     "model": {"features": 4},
     "training": {"rounds": 2},
-    "folder": {"data": {"size": 64, "limit": 30}},
+    "real_images": {"data": {"size": 64, "limit": 30}},
 }
 
 SITE_SIZES = (1.0, 0.8, 0.6, 0.5, 0.7, 0.4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harmofl.settings import merged
+from harmofl.settings import merge
 
 PAPER_TEXT = {"method": {"band": "full", "decay": 0.1, "schedule": "first-round"}}
 """HarmoFL as the paper's text has it."""
@@ -21,10 +21,10 @@ def with_common_presets(
     paper: Mapping[str, Any], small: Mapping[str, Any], smoke: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any]]:
     """`paper`, `paper-code`, and the two sizes for few cores; `smoke` builds on `small`."""
-    on_two_cores = merged(paper, small)
+    on_two_cores = merge(paper, small)
     return {
-        "paper": merged(paper, PAPER_TEXT),
-        "paper-code": merged(paper, PAPER_CODE),
+        "paper": merge(paper, PAPER_TEXT),
+        "paper-code": merge(paper, PAPER_CODE),
         "small": on_two_cores,
-        "smoke": merged(on_two_cores, smoke),
+        "smoke": merge(on_two_cores, smoke),
     }

@@ -33,7 +33,7 @@ PAPER = {
         "augmentation": "dihedral",
         "loss": "dice-cross-entropy",
     },
-    "folder": {"data": {"slices": "with-prostate"}},
+    "real_images": {"data": {"slices": "with-prostate"}},
 }
 SMALL = {
     "data": {"size": 48, "images": 24},
@@ -45,13 +45,13 @@ SMALL = {
         "learning_rate_schedule": "cosine",
         "augmentation": "none",
     },
-    "folder": {"data": {"size": 128, "slices": "all", "limit": 300, "site_sizes": "all"}},
+    "real_images": {"data": {"size": 128, "slices": "all", "limit": 300, "site_sizes": "all"}},
 }
 SMOKE = {
     "data": {"size": 32, "images": 10},
     "model": {"features": 4},
     "training": {"rounds": 2, "batch_size": 8},
-    "folder": {"data": {"size": 48, "limit": 60}},
+    "real_images": {"data": {"size": 48, "limit": 60}},
 }
 
 SLICES = 8

@@ -1,6 +1,5 @@
 import tomllib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,15 +14,11 @@ from harmofl.settings import (
     Settings,
     TrainingSettings,
     differences,
-    flat,
-    merged,
-    parse_assignments,
-    preset_values,
-    read_toml,
+    flatten,
     resolve,
     setting_names,
-    tree_of,
 )
+from harmofl.settings.resolution import preset_values
 from harmofl.tasks import PAPER_TASKS, TASKS
 from harmofl.tasks import find as find_task
 
@@ -251,53 +246,13 @@ def test_a_radius_band_survives_toml() -> None:
     assert resolve(file=tomllib.loads(settings.to_toml()))[1].settings["band"] == 0.25
 
 
-def test_assignments_are_read_as_toml_or_else_as_text() -> None:
-    texts = ["training.rounds=3", "method.band=dc", "method.radius = 1e-2", 'task="nuclei"', "a.b=true", "c= x=y "]
-    assert parse_assignments(texts) == {
-        "training.rounds": 3,
-        "method.band": "dc",
-        "method.radius": 0.01,
-        "task": "nuclei",
-        "a.b": True,
-        "c": "x=y",
-    }
-
-
-@pytest.mark.parametrize("text", ["training.rounds", "=3", " = 3"])
-def test_an_assignment_without_a_name_or_a_value_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"must be section\.name=value"):
-        parse_assignments([text])
-
-
-def test_reading_a_settings_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "run.toml"
-    with pytest.raises(UsageError, match=r"run\.toml: No such file"):
-        read_toml(path)
-    path.write_text("seed =")
-    with pytest.raises(UsageError, match=r"run\.toml: not valid TOML"):
-        read_toml(path)
-    path.write_text("seed = 1\n[data]\nsize = 32")
-    assert read_toml(path) == {"seed": 1, "data": {"size": 32}}
-
-
-def test_flat_and_tree_are_inverse() -> None:
-    values = {"seed": 1, "training.rounds": 2, "training.momentum": 0.5}
-    tree = {"seed": 1, "training": {"rounds": 2, "momentum": 0.5}}
-    assert tree_of(values) == tree
-    assert flat(tree) == values
-
-
-def test_merging_goes_section_by_section() -> None:
-    assert merged({"a": {"x": 1, "y": 1}, "b": 1}, {"a": {"y": 2}, "c": 2}) == {"a": {"x": 1, "y": 2}, "b": 1, "c": 2}
-
-
 def test_every_setting_has_a_name_and_a_preset_may_only_use_those() -> None:
     names = setting_names()
     assert {"seed", "device", "data.shift", "model.norm", "training.rounds", "federation.quorum"} <= set(names)
     for task in TASKS:
         for preset in find_task(task).presets.values():
             values = preset_values(preset, folder="somewhere")
-            assert {name for name in flat(values) if not name.startswith("method.")} <= set(names)
+            assert {name for name in flatten(values) if not name.startswith("method.")} <= set(names)
 
 
 def test_differences_leave_out_what_does_not_change_results() -> None:

@@ -1,25 +1,18 @@
-"""The one schema of a run: TOML in, resolved TOML out."""
+"""The one schema of a run: every setting with its default, its limits and what it means."""
 
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
-
-if TYPE_CHECKING:
-    from harmofl.methods.method import Method
+from harmofl.settings.trees import Tree, flatten
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Tree = dict[str, Any]
 
 
 def check_intensity(value: Any) -> str | list[float]:
@@ -169,7 +162,7 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
     federation: FederationSettings = FederationSettings()
 
-    def changed(self, section: str, **values: Any) -> Settings:
+    def with_values(self, section: str, **values: Any) -> Settings:
         """The same settings with other values in one section, which are not checked again."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
@@ -192,128 +185,12 @@ FREE_TO_CHANGE = (
 NOT_ALWAYS_KNOWN = ("data.annotations",)
 """Settings that earlier runs did not write down: where one is missing, nothing can be said against it."""
 
-FOLDER = "folder"
-"""The part of a preset that counts for images of a folder, not of a phantom."""
-
 FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "fingerprints", "annotations", "hold_out_site")
 """Data settings that belong to one folder and mean nothing for another."""
 
 
-def resolve(
-    task: str | None = None,
-    method: str | Method | None = None,
-    preset: str | None = None,
-    file: Tree | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> tuple[Settings, Method]:
-    """Lay the layers over one another: schema, task's preset, method's defaults, file, overrides."""
-    from harmofl.tasks import find as find_task
-
-    written, given = Source.of(file or {}), Source.of(tree_of(overrides or {}))
-    task = task or given.task or written.task
-    if not task:
-        raise UsageError("no task given: name one with --task or in the configuration file")
-    chosen_task = find_task(task)
-    chosen = _find_method(method or given.method or written.method)
-    if given.method and not chosen.is_called(given.method):
-        raise UsageError(f"method.name = {given.method!r}: --method says {chosen.key!r}")
-    preset = preset or given.preset or written.preset or "small"
-    if preset not in chosen_task.presets:
-        raise unknown_name("preset", preset, chosen_task.presets)
-
-    folder = given.folder or written.folder
-    written = written.for_run(chosen_task.name, chosen, preset, bool(folder))
-    base = preset_values(chosen_task.presets[preset], folder)
-    of_preset = _wishes_for(chosen, base.pop("method", {}))
-    of_method = of_preset | written.of_method | given.of_method
-    for name, value in of_method.items():
-        if value is None and chosen.settings.get(name) is not None:
-            raise UsageError(f"method.{name} = None: a run's file has no word for it; only a method's code can say it")
-    chosen = chosen.with_settings(**of_method)
-    tree: Tree = {}
-    for layer in (base, tree_of({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
-        tree = merged(tree, layer)
-    names = {"task": chosen_task.name, "preset": preset, "method": {"name": chosen.key} | chosen.settings}
-    settings = _validated(tree | names)
-    _check_requirements(settings, chosen)
-    chosen_task.check(settings)
-    return settings, chosen
-
-
-def preset_values(preset: Mapping[str, Any], folder: str | None) -> Tree:
-    """What a preset sets: some of it, under `folder`, for images of a folder only."""
-    values = dict(preset)
-    of_folder = values.pop(FOLDER, {})
-    return merged(values, of_folder) if folder else values
-
-
-@dataclass(frozen=True)
-class Source:
-    """One place that settings come from: what it names, what it sets of the run, what it sets of the method."""
-
-    task: str | None
-    method: str | None
-    preset: str | None
-    sections: Tree
-    of_method: Tree
-
-    @classmethod
-    def of(cls, tree: Tree) -> Source:
-        """Take a tree apart."""
-        of_method = tree.get("method", {})
-        if not isinstance(of_method, dict):
-            raise UsageError(f"method = {of_method!r}: must be a section; name it with method.name")
-        task, preset, method = (
-            str(name) if name else None for name in (tree.get("task"), tree.get("preset"), of_method.get("name"))
-        )
-        sections = {name: value for name, value in tree.items() if name not in ("task", "preset", "method")}
-        settings = {name: value for name, value in of_method.items() if name != "name"}
-        return cls(task, method, preset, sections, settings)
-
-    @property
-    def folder(self) -> str | None:
-        """Where the images lie, if it says so."""
-        data = self.sections.get("data", {})
-        folder: str | None = data.get("folder") if isinstance(data, dict) else None
-        return folder
-
-    def for_run(self, task: str, method: Method, preset: str, of_folder: bool) -> Source:
-        """What in it is the user's own, if it was written for another run: the rest came from what it named."""
-        same_method = self.method is None or method.is_called(self.method)
-        complete = Settings.model_fields.keys() - {"method", "task", "preset"} <= self.sections.keys()
-        same_images = bool(self.folder) == of_folder or not complete  # a short file holds the user's own choices only
-        if same_method and same_images and self.task in (None, task) and self.preset in (None, preset):
-            return self
-        where = {"data.folder": self.folder} if self.folder else {}
-        of_method = method if same_method else self.method
-        before, _ = resolve(self.task or task, of_method, self.preset or preset, overrides=where)
-        usual = flat(before.model_dump(mode="json"))
-        values = flat({**self.sections, "method": self.of_method})
-        own = tree_of({name: value for name, value in values.items() if name not in usual or usual[name] != value})
-        if self.task not in (None, task) and "data" in own:
-            own["data"] = {name: value for name, value in own["data"].items() if name not in FOUND_IN_DATA}
-        own_of_method = own.pop("method", {})
-        return replace(self, sections=own, of_method=own_of_method if same_method else {})
-
-
-def _find_method(name: str | Method | None) -> Method:
-    from harmofl.methods.catalogue import find
-
-    if not name:
-        raise UsageError("no method given: name one with --method or in the configuration file")
-    return find(name) if isinstance(name, str) else name
-
-
-def _wishes_for(method: Method, section: Tree) -> Tree:
-    """A preset's settings for a method: those of pieces that it has, and those under its own name.
-
-    What was written in the method's code stays: a preset speaks of settings at their class's default only.
-    """
-    wishes = {**section, **section.get(method.key, {})}
-    return {name: value for name, value in wishes.items() if name in method.usual_settings}
-
-
-def _validated(tree: Tree) -> Settings:
+def validate(tree: Tree) -> Settings:
+    """Settings from a tree, or an error that names each wrong one, its value and what is allowed."""
     _check_names(tree)
     try:
         return Settings.model_validate(tree)
@@ -346,72 +223,9 @@ def setting_names() -> list[str]:
     return names
 
 
-def _check_requirements(settings: Settings, method: Method) -> None:
-    values = flat(settings.model_dump())
-    for name, needed in method.requires.items():
-        if values[name] != needed:
-            raise UsageError(f"{name} = {values[name]!r}: {method.name} needs {needed!r}")
-
-
 def differences(first: Settings, second: Settings) -> list[str]:
     """Settings in which two runs differ, apart from those that do not change results."""
-    one, other = flat(first.model_dump(mode="json")), flat(second.model_dump(mode="json"))
+    one, other = flatten(first.model_dump(mode="json")), flatten(second.model_dump(mode="json"))
     unknown = [name for name in NOT_ALWAYS_KNOWN if None in (one.get(name), other.get(name))]
     names = sorted((one.keys() | other.keys()) - {*FREE_TO_CHANGE, *unknown})
     return [name for name in names if one.get(name) != other.get(name)]
-
-
-def read_toml(path: Path) -> Tree:
-    """Read a settings file, or say in one line what is wrong with it."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not valid TOML: {error}") from None
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Turn `section.name=value` texts into values, read as TOML or else as plain text."""
-    parsed = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"--set {assignment!r}: must be section.name=value")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()
-        parsed[name.strip()] = value
-    return parsed
-
-
-def tree_of(values: Mapping[str, Any]) -> Tree:
-    """From {"section.name": value} to {"section": {"name": value}}."""
-    tree: Tree = {}
-    for name, value in values.items():
-        *sections, last = name.split(".")
-        branch = tree
-        for section in sections:
-            branch = branch.setdefault(section, {})
-            if not isinstance(branch, dict):
-                raise unknown_name("setting", name, setting_names())
-        branch[last] = value
-    return tree
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """From {"section": {"name": value}} to {"section.name": value}."""
-    values: dict[str, Any] = {}
-    for name, value in tree.items():
-        values |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return values
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
-    """Lay one tree over another, section by section."""
-    result = dict(below)
-    for name, value in above.items():
-        both = isinstance(value, dict) and isinstance(result.get(name), dict)
-        result[name] = merged(result[name], value) if both else value
-    return result

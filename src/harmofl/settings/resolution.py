@@ -1,0 +1,140 @@
+"""How a run's settings are put together: schema, task's preset, method's defaults, file, single settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from harmofl.errors import UsageError, unknown_name
+from harmofl.settings.schema import FOUND_IN_DATA, Settings, validate
+from harmofl.settings.trees import Tree, flatten, merge, nest
+
+if TYPE_CHECKING:
+    from harmofl.methods.method import Method
+
+REAL_IMAGES = "real_images"
+"""The part of a preset that holds for images of a folder, not of a phantom."""
+
+
+def resolve(
+    task: str | None = None,
+    method: str | Method | None = None,
+    preset: str | None = None,
+    file: Tree | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> tuple[Settings, Method]:
+    """Lay the layers over one another: schema, task's preset, method's defaults, file, overrides."""
+    from harmofl.tasks import find as find_task
+
+    written, given = Layer.of(file or {}), Layer.of(nest(overrides or {}))
+    task = task or given.task or written.task
+    if not task:
+        raise UsageError("no task given: name one with --task or in the configuration file")
+    chosen_task = find_task(task)
+    chosen = _find_method(method or given.method or written.method)
+    if given.method and not chosen.is_called(given.method):
+        raise UsageError(f"method.name = {given.method!r}: --method says {chosen.key!r}")
+    preset = preset or given.preset or written.preset or "small"
+    if preset not in chosen_task.presets:
+        raise unknown_name("preset", preset, chosen_task.presets)
+
+    folder = given.folder or written.folder
+    written = written.own_choices(chosen_task.name, chosen, preset, bool(folder))
+    base = preset_values(chosen_task.presets[preset], folder)
+    chosen = _with_settings(chosen, _wishes_for(chosen, base.pop("method", {})) | written.of_method | given.of_method)
+    tree: Tree = {}
+    for layer in (base, nest({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
+        tree = merge(tree, layer)
+    names = {"task": chosen_task.name, "preset": preset, "method": {"name": chosen.key} | chosen.settings}
+    settings = validate(tree | names)
+    _check_requirements(settings, chosen)
+    chosen_task.check(settings)
+    return settings, chosen
+
+
+def preset_values(preset: Mapping[str, Any], folder: str | None) -> Tree:
+    """What a preset sets: some of it, under `real_images`, for images of a folder only."""
+    values = dict(preset)
+    of_folder = values.pop(REAL_IMAGES, {})
+    return merge(values, of_folder) if folder else values
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One place that settings come from: what it names, what it sets of the run, what it sets of the method."""
+
+    task: str | None
+    method: str | None
+    preset: str | None
+    sections: Tree
+    of_method: Tree
+
+    @classmethod
+    def of(cls, tree: Tree) -> Layer:
+        """Take a tree apart."""
+        of_method = tree.get("method", {})
+        if not isinstance(of_method, dict):
+            raise UsageError(f"method = {of_method!r}: must be a section; name it with method.name")
+        task, preset, method = (
+            str(name) if name else None for name in (tree.get("task"), tree.get("preset"), of_method.get("name"))
+        )
+        sections = {name: value for name, value in tree.items() if name not in ("task", "preset", "method")}
+        settings = {name: value for name, value in of_method.items() if name != "name"}
+        return cls(task, method, preset, sections, settings)
+
+    @property
+    def folder(self) -> str | None:
+        """Where the images lie, if it says so."""
+        data = self.sections.get("data", {})
+        folder: str | None = data.get("folder") if isinstance(data, dict) else None
+        return folder
+
+    def own_choices(self, task: str, method: Method, preset: str, of_folder: bool) -> Layer:
+        """What in it is the user's own, if it was written for another run: the rest came from what it named."""
+        same_method = self.method is None or method.is_called(self.method)
+        complete = Settings.model_fields.keys() - {"method", "task", "preset"} <= self.sections.keys()
+        same_images = bool(self.folder) == of_folder or not complete  # a short file holds the user's own choices only
+        if same_method and same_images and self.task in (None, task) and self.preset in (None, preset):
+            return self
+        where = {"data.folder": self.folder} if self.folder else {}
+        of_method = method if same_method else self.method
+        before, _ = resolve(self.task or task, of_method, self.preset or preset, overrides=where)
+        usual = flatten(before.model_dump(mode="json"))
+        values = flatten({**self.sections, "method": self.of_method})
+        own = nest({name: value for name, value in values.items() if name not in usual or usual[name] != value})
+        if self.task not in (None, task) and "data" in own:
+            own["data"] = {name: value for name, value in own["data"].items() if name not in FOUND_IN_DATA}
+        own_of_method = own.pop("method", {})
+        return replace(self, sections=own, of_method=own_of_method if same_method else {})
+
+
+def _find_method(name: str | Method | None) -> Method:
+    from harmofl.methods.catalogue import find
+
+    if not name:
+        raise UsageError("no method given: name one with --method or in the configuration file")
+    return find(name) if isinstance(name, str) else name
+
+
+def _wishes_for(method: Method, section: Tree) -> Tree:
+    """A preset's settings for a method: those of pieces that it has, and those under its own name.
+
+    What was written in the method's code stays: a preset speaks of settings at their class's default only.
+    """
+    wishes = {**section, **section.get(method.key, {})}
+    return {name: value for name, value in wishes.items() if name in method.usual_settings}
+
+
+def _with_settings(method: Method, values: Tree) -> Method:
+    for name, value in values.items():
+        if value is None and method.settings.get(name) is not None:
+            raise UsageError(f"method.{name} = None: a run's file has no word for it; only a method's code can say it")
+    return method.with_settings(**values)
+
+
+def _check_requirements(settings: Settings, method: Method) -> None:
+    values = flatten(settings.model_dump())
+    for name, needed in method.requires.items():
+        if values[name] != needed:
+            raise UsageError(f"{name} = {values[name]!r}: {method.name} needs {needed!r}")
