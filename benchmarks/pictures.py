@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from harmofl.api import check_data
-from harmofl.demo import harmonized_samples
+from harmofl.experiments.demo import harmonized_samples
 from harmofl.reporting import figures
 from harmofl.settings import resolve
 from harmofl.tasks import PAPER_TASKS, find

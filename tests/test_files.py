@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from harmofl.errors import UsageError
-from harmofl.files import check_writable, remove_parts, write_whole
+from harmofl.files import check_writable, folder_name, remove_parts, write_whole
 
 
 def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
@@ -57,3 +57,8 @@ def test_a_folder_that_cannot_be_written_to_is_named_and_nothing_is_made(tmp_pat
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--out .*below: .*/file is a file"):
         check_writable(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(("name", "folder"), [("+ both (HarmoFL)", "both-harmofl"), ("radius 0.05", "radius-0.05")])
+def test_names_become_folders(name: str, folder: str) -> None:
+    assert folder_name(name) == folder

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from harmofl import __version__
 from harmofl.deployment.commands import deploy_app
 from harmofl.errors import RunError, UsageError
 from harmofl.files import what_failed
+from harmofl.version import __version__
 
 app = typer.Typer(
     name="harmofl",
@@ -90,7 +90,7 @@ def demo(
     Run again, it goes on where it was, or shows what is there.
     """
     from harmofl.console import display, interruptible, show_table
-    from harmofl.demo import run_demo
+    from harmofl.experiments.demo import run_demo
 
     with interruptible(lambda: "the same command goes on where it was"), display(quiet) as watch:
         runs, page = run_demo(out, watch)
@@ -184,8 +184,8 @@ def experiment(
     """
     from harmofl.console import interruptible
     from harmofl.experiments.display import experiment_display, show_results
+    from harmofl.experiments.report import write_report
     from harmofl.experiments.runner import run_experiment
-    from harmofl.reporting.report import write_report
 
     how_to_go_on = "the same command with --resume goes on where it was"
     with interruptible(lambda: how_to_go_on), experiment_display(quiet) as watch:
@@ -207,7 +207,7 @@ def report(
 
     For example:  harmofl report runs/first
     """
-    from harmofl.reporting.report import write_report
+    from harmofl.experiments.report import write_report
 
     print(write_report(folder))
 

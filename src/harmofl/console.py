@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harmofl.data.check import Check
     from harmofl.deployment.engines import Finding
     from harmofl.inference.prediction import Outcome
-    from harmofl.runs.finished import RunResult
+    from harmofl.runs.finished import FinishedRun
 
 Record = dict[str, Any]
 Watch = Callable[[Record], None]
@@ -239,7 +239,7 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
         shown.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 
 
-def show_table(runs: Sequence[RunResult]) -> None:
+def show_table(runs: Sequence[FinishedRun]) -> None:
     """Several runs side by side."""
     from harmofl.reporting.tables import score_table, to_rich
 

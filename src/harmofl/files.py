@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,3 +82,8 @@ def check_writable(folder: Path) -> None:
         raise UsageError(f"--out {folder}: {nearest} is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UsageError(f"--out {folder}: {nearest} cannot be written to")
+
+
+def folder_name(name: str) -> str:
+    """A name as a folder: `+ amplitude` becomes `amplitude`."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")

@@ -12,7 +12,7 @@ import pytest
 from harmofl.experiments import processes
 from harmofl.experiments.cells import Experiment, read_experiment
 from harmofl.experiments.results import Results
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
 PLAN = """
 title = "A tiny experiment"
@@ -91,13 +91,13 @@ def results_of(write_plan: Callable[..., Path], tmp_path: Path) -> Callable[...,
         cells = {cell.path: cell for cell in experiment.cells}
         return Results(experiment, {path: finished(experiment, cells[path], values) for path, values in scores.items()})
 
-    def finished(experiment: Experiment, cell: Any, values: Mapping[str, float]) -> RunResult:
+    def finished(experiment: Experiment, cell: Any, values: Mapping[str, float]) -> FinishedRun:
         test = dict(values) | {"average": fmean(values.values())}
         names = {"task": cell.settings.task, "method": cell.settings.method["name"], "seed": cell.seed}
         summary: dict[str, Any] = names | {"title": "?", "norm": cell.settings.model.norm, "metric_name": "accuracy"}
         summary |= {"test": test, "seconds": 60.0, "best_round": 1}
         if cell.held_out:
             summary["unseen"] = {cell.held_out: {"metric": values["unseen"]}}
-        return RunResult(tmp_path / "out" / cell.path, json.loads(json.dumps(summary)), [], cell.settings.to_toml())
+        return FinishedRun(tmp_path / "out" / cell.path, json.loads(json.dumps(summary)), [], cell.settings.to_toml())
 
     return make

@@ -7,7 +7,8 @@ import pytest
 
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.kept import Kept, agree, from_rounds, read_kept, settings_in, to_rounds
+from harmofl.experiments.kept import Kept, agree, from_rounds, read_kept, to_rounds
+from harmofl.runs.finished import read_settings
 from harmofl.settings import resolve
 
 WritePlan = Callable[..., Path]
@@ -54,7 +55,7 @@ def test_a_kept_result_holds_no_path_and_can_be_read_as_a_run(write_plan: WriteP
     assert {path.name for path in place.iterdir()} == {"config.toml", "rounds.csv", "summary.json"}
     assert not any("secret" in path.read_text() or str(tmp_path) in path.read_text() for path in place.iterdir())
     assert read_kept(place).scores == {"A": 50.0}
-    assert settings_in(place).data.sites == ["A", "B"]
+    assert read_settings(place).data.sites == ["A", "B"]
 
 
 def as_found() -> dict[str, object]:
@@ -84,7 +85,7 @@ def test_nothing_that_is_kept_is_replaced(write_plan: WritePlan, tmp_path: Path)
     second = kept.keep(longer, longer.cells[0], finished(tmp_path / "longer", **changes))
     assert (first / "config.toml").read_text() == before
     assert second.parent == first.parent
-    assert settings_in(second).training.rounds == rounds
+    assert read_settings(second).training.rounds == rounds
     assert kept.keep(experiment, experiment.cells[0], tmp_path / "run") == first
     assert kept.keep(longer, longer.cells[0], tmp_path / "longer") == second
 
@@ -130,7 +131,7 @@ def test_a_result_of_known_masks_comes_before_one_that_does_not_know_its_own(
     first = kept.keep(experiment, cell, of_images(tmp_path, "old"))
     second = kept._place(experiment, cell).with_name("seed-0-later")
     shutil.copytree(first, second)
-    known = settings_in(first).with_values("data", annotations=["one"])
+    known = read_settings(first).with_values("data", annotations=["one"])
     (second / "config.toml").write_text(known.to_toml())
     planned = cell.settled(lambda settings: settings.with_values("data", fingerprints=["old"], annotations=["one"]))
     assert Kept(tmp_path / "kept").find(experiment, planned) == second
@@ -141,7 +142,7 @@ def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: Wri
     ours, theirs = Kept(tmp_path / "kept"), Kept(tmp_path / "kept")
     first = theirs.keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
     second = ours.keep(experiment, experiment.cells[0], finished(tmp_path / "other", training__rounds=9))
-    assert (settings_in(first).training.rounds, settings_in(second).training.rounds) == (2, 9)
+    assert (read_settings(first).training.rounds, read_settings(second).training.rounds) == (2, 9)
 
 
 def test_settings_that_change_no_result_may_differ() -> None:
@@ -168,8 +169,8 @@ def test_settings_that_a_method_got_later_have_their_defaults(tmp_path: Path) ->
     planned, _ = resolve("histology", "harmofl", "smoke")
     text = "\n".join(line for line in planned.to_toml().splitlines() if not line.startswith("radius"))
     (tmp_path / "config.toml").write_text(text)
-    assert settings_in(tmp_path).method["radius"] == 0.05
-    assert agree(planned, settings_in(tmp_path))
+    assert read_settings(tmp_path).method["radius"] == 0.05
+    assert agree(planned, read_settings(tmp_path))
 
 
 def test_a_broken_kept_result_is_named(tmp_path: Path) -> None:

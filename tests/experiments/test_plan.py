@@ -6,7 +6,7 @@ import pytest
 from folders import segmentation_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.plan import folder_name, read_plan
+from harmofl.experiments.plan import read_plan
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -167,11 +167,6 @@ def test_what_is_wrong_with_a_file_is_named_with_the_file(write_plan: WritePlan,
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nowhere\.toml: No such file"):
         read_experiment(tmp_path / "nowhere.toml")
-
-
-@pytest.mark.parametrize(("name", "folder"), [("+ both (HarmoFL)", "both-harmofl"), ("radius 0.05", "radius-0.05")])
-def test_names_become_folders(name: str, folder: str) -> None:
-    assert folder_name(name) == folder
 
 
 @pytest.mark.parametrize(

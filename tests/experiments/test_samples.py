@@ -9,8 +9,8 @@ import pytest
 from folders import camelyon17_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.display import show_results
+from harmofl.experiments.report import write_report
 from harmofl.experiments.runner import run_experiment
-from harmofl.reporting.report import write_report
 
 FILE = Path(__file__).parents[2] / "experiments" / "figure-samples.toml"
 

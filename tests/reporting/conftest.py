@@ -12,7 +12,7 @@ import pytest
 
 from harmofl.reporting.comparisons import compare
 from harmofl.reporting.tables import methods_of
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run
 
 TITLES = {"fedavg": "FedAvg", "harmofl": "HarmoFL", "fedbn": "FedBN", "centralized": "Centralized"}
 
@@ -36,7 +36,7 @@ rounds = {rounds}
 batch_size = 32
 """
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 MakeExperiment = Callable[..., Path]
 
 
@@ -99,7 +99,7 @@ def _records(
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    def make(method: str, scores: Mapping[str, float], *, seed: int = 0, **options: object) -> RunResult:
+    def make(method: str, scores: Mapping[str, float], *, seed: int = 0, **options: object) -> FinishedRun:
         folder = tmp_path / "runs" / f"{method}-{seed}"
         return read_run(write_run(folder, method, scores, seed=seed, **options))  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 @pytest.fixture
-def two_runs(make_run: MakeRun) -> list[RunResult]:
+def two_runs(make_run: MakeRun) -> list[FinishedRun]:
     """FedAvg and HarmoFL at three sites: HarmoFL is 2 points better on average, and worse at B."""
     return [
         make_run("fedavg", {"A": 0.90, "B": 0.80, "C": 0.70}),

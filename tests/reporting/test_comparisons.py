@@ -6,9 +6,9 @@ from scipy.stats import permutation_test, wilcoxon
 
 from harmofl.reporting.comparisons import compare, sign_flip_p, to_markdown, wilcoxon_p
 from harmofl.reporting.tables import MethodScores, methods_of
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 SITES = "ABC"
 
 

@@ -20,13 +20,13 @@ from harmofl.reporting.experiment_figures import (
     write_figures,
 )
 from harmofl.reporting.tables import MethodScores
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 
 
-def with_records(run: RunResult, found: list[dict[str, Any]]) -> RunResult:
-    return RunResult(run.folder, run.summary, found, run.config)
+def with_records(run: FinishedRun, found: list[dict[str, Any]]) -> FinishedRun:
+    return FinishedRun(run.folder, run.summary, found, run.config)
 
 
 def point(make_run: MakeRun, seed: int, setting: float | str, *scores: float) -> Point:
@@ -60,7 +60,7 @@ def test_a_band_of_a_curve_is_the_std_over_seeds(make_run: MakeRun) -> None:
 
 
 def test_drift_has_a_panel_per_method_and_a_line_per_site_averaged_over_seeds(make_run: MakeRun) -> None:
-    def drifting(method: str, seed: int, *values: float) -> RunResult:
+    def drifting(method: str, seed: int, *values: float) -> FinishedRun:
         found = [
             {"round": number, "site": site, "phase": "train", "drift": value * (1 if site == "A" else 3)}
             for number, value in enumerate(values, 1)
@@ -114,7 +114,7 @@ def test_variations_are_rows_in_their_order_with_bars_over_seeds(make_run: MakeR
         made.extend(runs)
         return Point(row, "variation", variation, MethodScores(name, tuple(runs)))
 
-    made: list[RunResult] = []
+    made: list[FinishedRun] = []
     points = [scored("FedAvg", "zebra", 0.5, 0.7), scored("FedAvg", "ant", 0.8), scored("FedBN", "zebra", 0.9)]
     axes = scores_by_variation(points).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["zebra", "ant"]
@@ -130,8 +130,8 @@ def test_variations_are_rows_in_their_order_with_bars_over_seeds(make_run: MakeR
     assert np.ptp(none[:, 0]) == 0
 
 
-def with_title(run: RunResult, title: str, seed: int) -> RunResult:
-    return RunResult(run.folder, {**run.summary, "title": title, "seed": seed}, run.records, run.config)
+def with_title(run: FinishedRun, title: str, seed: int) -> FinishedRun:
+    return FinishedRun(run.folder, {**run.summary, "title": title, "seed": seed}, run.records, run.config)
 
 
 def test_a_method_that_is_scored_in_its_own_way_has_a_footnote(make_run: MakeRun) -> None:
@@ -152,7 +152,7 @@ def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance() -> Non
     assert math.fsum((moved[0], moved[2])) == pytest.approx(1.01)
 
 
-def test_figures_are_written_as_png_and_svg(two_runs: list[RunResult], tmp_path: Path) -> None:
+def test_figures_are_written_as_png_and_svg(two_runs: list[FinishedRun], tmp_path: Path) -> None:
     paths = write_figures({"drift-by-site": drift_by_site(two_runs)}, tmp_path / "figures")
     assert [path.name for path in paths] == ["drift-by-site.png", "drift-by-site.svg"]
     assert Image.open(io.BytesIO(paths[0].read_bytes())).format == "PNG"

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from harmofl.reporting import figures
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 DRAWINGS = [figures.convergence, figures.drift, figures.per_site_scores]
 
 
@@ -24,12 +24,12 @@ def records(phase: str, name: str, rounds: dict[int, dict[str, float]]) -> list[
     ]
 
 
-def with_records(run: RunResult, found: list[dict[str, Any]]) -> RunResult:
-    return RunResult(run.folder, run.summary, found, run.config)
+def with_records(run: FinishedRun, found: list[dict[str, Any]]) -> FinishedRun:
+    return FinishedRun(run.folder, run.summary, found, run.config)
 
 
 @pytest.mark.parametrize("draw", DRAWINGS)
-def test_figures_render_as_png_and_svg(draw: Callable[..., Any], two_runs: list[RunResult]) -> None:
+def test_figures_render_as_png_and_svg(draw: Callable[..., Any], two_runs: list[FinishedRun]) -> None:
     figure = draw(two_runs)
     image = Image.open(io.BytesIO(figures.to_png(figure, dpi=50)))
     assert image.format == "PNG"
@@ -38,13 +38,13 @@ def test_figures_render_as_png_and_svg(draw: Callable[..., Any], two_runs: list[
     assert ">HarmoFL</text>" in svg
 
 
-def test_figures_leave_matplotlib_as_it_was(two_runs: list[RunResult]) -> None:
+def test_figures_leave_matplotlib_as_it_was(two_runs: list[FinishedRun]) -> None:
     before = dict(matplotlib.rcParams)
     figures.to_svg(figures.convergence(two_runs))
     assert dict(matplotlib.rcParams) == before
 
 
-def test_same_records_give_the_same_svg(two_runs: list[RunResult]) -> None:
+def test_same_records_give_the_same_svg(two_runs: list[FinishedRun]) -> None:
     first, second = (figures.to_svg(figures.drift(two_runs)) for _ in range(2))
     assert first == second
 
@@ -89,12 +89,12 @@ def test_drift_over_more_than_a_decade_is_on_a_log_axis(make_run: MakeRun) -> No
 
 
 @pytest.mark.parametrize("draw", [figures.convergence, figures.drift])
-def test_empty_records_are_said_in_the_figure(draw: Callable[..., Any], two_runs: list[RunResult]) -> None:
+def test_empty_records_are_said_in_the_figure(draw: Callable[..., Any], two_runs: list[FinishedRun]) -> None:
     figure = draw([with_records(run, []) for run in two_runs])
     assert "not in the records" in figures.to_svg(figure)
 
 
-def test_site_dots_stand_at_the_scores(two_runs: list[RunResult]) -> None:
+def test_site_dots_stand_at_the_scores(two_runs: list[FinishedRun]) -> None:
     axes = figures.per_site_scores(two_runs).axes[0]
     dots = {line.get_label(): line.get_xdata() for line in axes.lines}
     np.testing.assert_allclose(dots["HarmoFL"], [92, 78, 76])

@@ -10,13 +10,13 @@ from chromium import open_page
 from harmofl.reporting import figures
 from harmofl.reporting.page import next_steps_for, page_for_runs, write_page
 from harmofl.reporting.words import summarize
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 
 
 @pytest.fixture
-def page(two_runs: list[RunResult], tmp_path: Path) -> Path:
+def page(two_runs: list[FinishedRun], tmp_path: Path) -> Path:
     images = np.random.default_rng(0).random((2, 3, 16, 16))
     samples = figures.image_grid({run: {"before": images, "after": images} for run in ("A", "B", "C")})
     out = tmp_path / "report.html"
@@ -103,7 +103,7 @@ def test_figures_in_the_page_take_its_colours(page: Path) -> None:
     assert f"var(--ink, {figures.INK})" in text
 
 
-def test_page_beside_its_only_run_says_how_to_repeat_it(two_runs: list[RunResult]) -> None:
+def test_page_beside_its_only_run_says_how_to_repeat_it(two_runs: list[FinishedRun]) -> None:
     folder = two_runs[0].folder
     page_for_runs([folder], folder / "report.html")
     text = (folder / "report.html").read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def test_page_escapes_what_the_records_say(make_run: MakeRun, tmp_path: Path) ->
 
 
 def test_page_is_written_whole_or_not_at_all(
-    two_runs: list[RunResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_runs: list[FinishedRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "page.html"
     out.write_text("old")
@@ -132,14 +132,14 @@ def test_page_is_written_whole_or_not_at_all(
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
 
 
-def test_page_without_config_files_can_still_be_made(two_runs: list[RunResult], tmp_path: Path) -> None:
+def test_page_without_config_files_can_still_be_made(two_runs: list[FinishedRun], tmp_path: Path) -> None:
     for run in two_runs:
         (run.folder / "config.toml").unlink()
     page_for_runs([run.folder for run in two_runs], tmp_path / "page.html")
     assert "hold no <code>config.toml</code>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_the_next_steps_keep_the_hospitals_and_their_settings(two_runs: list[RunResult], tmp_path: Path) -> None:
+def test_the_next_steps_keep_the_hospitals_and_their_settings(two_runs: list[FinishedRun], tmp_path: Path) -> None:
     assert {run.method for run in two_runs} == {"fedavg", "harmofl"}
     steps = dict(next_steps_for(two_runs, tmp_path))
     config = "--config runs/harmofl-0/config.toml"
@@ -158,7 +158,7 @@ def test_equal_scores_have_no_best_hospital(make_run: MakeRun) -> None:
     assert not any("does best at" in sentence for sentence in summarize([make_run("fedavg", {"A": 0.0, "B": 0.0})]))
 
 
-def test_summary_says_who_is_ahead_and_where(two_runs: list[RunResult]) -> None:
+def test_summary_says_who_is_ahead_and_where(two_runs: list[FinishedRun]) -> None:
     lead, sites, seeds, phantoms = summarize(two_runs)
     assert lead == (
         "HarmoFL is ahead with 82.0 % average test accuracy over 3 hospitals, 2.0 points more than FedAvg (80.0 %)."

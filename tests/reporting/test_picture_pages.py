@@ -18,14 +18,14 @@ from folders import classification_folder, segmentation_folder
 from harmofl.analysis.appearance import FAINTEST
 from harmofl.analysis.hospitals import Harmonization
 from harmofl.errors import RunError, UsageError
+from harmofl.experiments.report import write_report
 from harmofl.reporting import gallery
 from harmofl.reporting.appearance_figures import _scale
 from harmofl.reporting.case_figures import AGREED, FALSE_ALARM, MISSED, WRONG_CLASS, marked, short_method
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.pictures import Page, write_pictures
-from harmofl.reporting.report import write_report
 from harmofl.reporting.sheets import lines_of, picture
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 from runs import train
 
 FIGURES = ("samples", "amplitude", "embedding")
@@ -183,7 +183,7 @@ def pictures_in(folder: Path, *captions: str, size: int = 10) -> None:
         (folder / f"{figure['name']}.png").write_bytes(b"\x89PNG" + bytes(size))
 
 
-def test_a_report_shows_the_pictures_below_its_folder(make_run: Callable[..., RunResult]) -> None:
+def test_a_report_shows_the_pictures_below_its_folder(make_run: Callable[..., FinishedRun]) -> None:
     folder = make_run("fedavg", {"A": 0.9, "B": 0.8}).folder
     assert "Pictures</h2>" not in write_report(folder).read_text()
     pictures_in(folder / "pictures" / "looks", "Images <of> A")

@@ -8,10 +8,10 @@ import pytest
 
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.errors import UsageError
-from harmofl.reporting.report import write_report
-from harmofl.runs.finished import RunResult
+from harmofl.experiments.report import write_report
+from harmofl.runs.finished import FinishedRun
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 MakeExperiment = Callable[..., Path]
 
 PAPER = {"source": "Somebody, 2022", "columns": ["A", "Average"], "scores": {"FedAvg": [[61.25, 0.5], 62.75]}}
@@ -33,18 +33,18 @@ def cells_of(folder: Path) -> list[dict[str, Any]]:
     return cells
 
 
-def test_a_run_is_reported_from_its_folder(two_runs: list[RunResult]) -> None:
+def test_a_run_is_reported_from_its_folder(two_runs: list[FinishedRun]) -> None:
     text = text_of(two_runs[0].folder)
     for content in ("FedAvg on histology", "FedAvg reaches 80.0\N{NO-BREAK SPACE}%", "training.batch_size", "2.13.0"):
         assert content in text
     assert "harmofl train --config config.toml --out ../fedavg-0-again" in text
 
 
-def test_a_run_is_reported_again_beside_the_report_before(two_runs: list[RunResult]) -> None:
+def test_a_run_is_reported_again_beside_the_report_before(two_runs: list[FinishedRun]) -> None:
     assert text_of(two_runs[0].folder) == text_of(two_runs[0].folder)
 
 
-def test_a_folder_of_runs_is_one_report_that_names_what_is_not_finished(two_runs: list[RunResult]) -> None:
+def test_a_folder_of_runs_is_one_report_that_names_what_is_not_finished(two_runs: list[FinishedRun]) -> None:
     runs = two_runs[0].folder.parent
     (runs / "moon").mkdir()
     (runs / "moon" / "config.toml").write_text('task = "histology"')
@@ -169,7 +169,9 @@ def test_the_drift_stands_beside_the_terms_of_its_bound_where_they_were_measured
     assert ">FedAvg</text>" in (experiment / "figures" / "drift-terms.svg").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_reported_is_said_in_words(tmp_path: Path, experiment: Path, two_runs: list[RunResult]) -> None:
+def test_what_cannot_be_reported_is_said_in_words(
+    tmp_path: Path, experiment: Path, two_runs: list[FinishedRun]
+) -> None:
     with pytest.raises(UsageError, match="nowhere is no folder"):
         write_report(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()

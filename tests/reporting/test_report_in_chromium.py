@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chromium import open_page
-from harmofl.reporting.report import write_report
+from harmofl.experiments.report import write_report
 
 FLAGS = ("--allow-file-access-from-files", "--window-size=1000,900", "--virtual-time-budget=5000")
 

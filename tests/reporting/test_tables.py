@@ -11,13 +11,13 @@ from rich.console import Console
 from harmofl.errors import UsageError
 from harmofl.reporting.tables import latex_escape, methods_of, score_table, to_csv, to_latex, to_markdown, to_rich
 from harmofl.reporting.words import ranked
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run
 
-MakeRun = Callable[..., RunResult]
+MakeRun = Callable[..., FinishedRun]
 
 
 @pytest.fixture
-def four_runs(make_run: MakeRun) -> list[RunResult]:
+def four_runs(make_run: MakeRun) -> list[FinishedRun]:
     """Two methods and two seeds, with these means and sample stds, worked out by hand.
 
     FedAvg  A 90, 92 -> 91 (√2)   B 80, 84 -> 82 (2√2)   averages 85, 88 -> 86.5 (3/√2), over sites 9/√2
@@ -31,7 +31,7 @@ def four_runs(make_run: MakeRun) -> list[RunResult]:
     ]
 
 
-def test_table_of_several_seeds_agrees_with_numbers_worked_out_by_hand(four_runs: list[RunResult]) -> None:
+def test_table_of_several_seeds_agrees_with_numbers_worked_out_by_hand(four_runs: list[FinishedRun]) -> None:
     table = score_table(four_runs)
     assert [column.name for column in table.columns] == ["A", "B", "Average", "Average's std over seeds"]
     fedavg, harmofl = table.rows
@@ -39,13 +39,13 @@ def test_table_of_several_seeds_agrees_with_numbers_worked_out_by_hand(four_runs
     assert [cell.text for cell in harmofl.cells] == ["94.00 (0.00)", "81.00 (1.41)", "87.50 (9.19)", "0.71"]
 
 
-def test_best_of_each_column_is_marked_but_not_a_spread(four_runs: list[RunResult]) -> None:
+def test_best_of_each_column_is_marked_but_not_a_spread(four_runs: list[FinishedRun]) -> None:
     fedavg, harmofl = score_table(four_runs).rows
     assert [cell.best for cell in fedavg.cells] == [False, True, False, False]
     assert [cell.best for cell in harmofl.cells] == [True, False, True, False]
 
 
-def test_one_seed_shows_no_std_over_seeds(two_runs: list[RunResult]) -> None:
+def test_one_seed_shows_no_std_over_seeds(two_runs: list[FinishedRun]) -> None:
     table = score_table(two_runs)
     assert [cell.text for cell in table.rows[0].cells] == ["90.00", "80.00", "70.00", "80.00 (10.00)"]
     assert "seeds" not in to_markdown(table)
@@ -59,14 +59,14 @@ def test_scores_that_read_the_same_are_equally_best(make_run: MakeRun) -> None:
     assert [row.cells[0].best for row in score_table(runs).rows] == [True, True]
 
 
-def test_references_are_shown_but_do_not_compete(two_runs: list[RunResult], make_run: MakeRun) -> None:
+def test_references_are_shown_but_do_not_compete(two_runs: list[FinishedRun], make_run: MakeRun) -> None:
     table = score_table([*two_runs, make_run("centralized", {"A": 0.99, "B": 0.99, "C": 0.99})])
     assert not any(cell.best for cell in table.rows[2].cells)
     assert table.rows[1].cells[0].best
     assert any("not in competition: Centralized" in note for note in table.notes)
 
 
-def test_single_method_marks_nothing(two_runs: list[RunResult]) -> None:
+def test_single_method_marks_nothing(two_runs: list[FinishedRun]) -> None:
     table = score_table(two_runs[:1])
     assert not any(cell.best for cell in table.rows[0].cells)
 
@@ -105,7 +105,7 @@ def test_score_of_null_or_nan_in_one_seed_makes_the_mean_missing(make_run: MakeR
     assert [cell.mean_text for cell in cells] == ["–", "80.00", "–", "–"]
 
 
-def test_markdown_marks_the_best_and_labels_both_spreads(four_runs: list[RunResult]) -> None:
+def test_markdown_marks_the_best_and_labels_both_spreads(four_runs: list[FinishedRun]) -> None:
     text = to_markdown(score_table(four_runs))
     assert "| Method | A | B | Average (std over sites) | Average's std over seeds |" in text
     assert "| HarmoFL | **94.00 (0.00)** | 81.00 (1.41) | **87.50 (9.19)** | 0.71 |" in text
@@ -117,7 +117,7 @@ def test_markdown_keeps_a_bar_in_a_name_inside_its_cell(make_run: MakeRun) -> No
     assert r"| A\|1 |" in text
 
 
-def test_csv_holds_bare_numbers_with_spreads_in_their_own_columns(four_runs: list[RunResult]) -> None:
+def test_csv_holds_bare_numbers_with_spreads_in_their_own_columns(four_runs: list[FinishedRun]) -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(score_table(four_runs)))))
     assert rows[0]["method"] == "FedAvg"
     assert rows[0]["seeds"] == "2"
@@ -134,7 +134,7 @@ def test_terminal_table_shows_names_in_brackets_as_they_are(make_run: MakeRun) -
     assert "90.00" in shown
 
 
-def test_a_narrow_terminal_shows_scores_without_their_spreads(four_runs: list[RunResult]) -> None:
+def test_a_narrow_terminal_shows_scores_without_their_spreads(four_runs: list[FinishedRun]) -> None:
     table = score_table(four_runs)
     shown = {}
     for width in (120, 60):
@@ -148,7 +148,7 @@ def test_a_narrow_terminal_shows_scores_without_their_spreads(four_runs: list[Ru
     assert all(row.cells[0].mean_text in shown[60] for row in table.rows)
 
 
-def test_rows_keep_the_order_given_and_seeds_join_their_method(four_runs: list[RunResult]) -> None:
+def test_rows_keep_the_order_given_and_seeds_join_their_method(four_runs: list[FinishedRun]) -> None:
     first, second, third, fourth = four_runs
     labels = [method.label for method in methods_of([third, first, fourth, second])]
     assert labels == ["HarmoFL", "FedAvg"]
@@ -162,9 +162,9 @@ def test_different_norms_make_different_rows(make_run: MakeRun) -> None:
     assert [row.title for row in score_table(runs).rows] == ["FedAvg (batch norm)", "FedAvg (group norm)"]
 
 
-def test_the_same_seed_twice_is_refused(two_runs: list[RunResult]) -> None:
+def test_the_same_seed_twice_is_refused(two_runs: list[FinishedRun]) -> None:
     with pytest.raises(UsageError, match="FedAvg ran twice with seed 0"):
-        score_table([two_runs[0], RunResult(Path("copy"), two_runs[0].summary, [])])
+        score_table([two_runs[0], FinishedRun(Path("copy"), two_runs[0].summary, [])])
 
 
 def test_runs_of_different_tasks_are_refused(make_run: MakeRun) -> None:
@@ -182,7 +182,7 @@ def test_no_runs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["summary.json", "records.jsonl"])
-def test_missing_file_is_named(two_runs: list[RunResult], name: str) -> None:
+def test_missing_file_is_named(two_runs: list[FinishedRun], name: str) -> None:
     folder = two_runs[0].folder
     (folder / name).unlink()
     with pytest.raises(UsageError, match=f"{name} is missing"):
@@ -205,7 +205,7 @@ def test_missing_file_is_named(two_runs: list[RunResult], name: str) -> None:
     ],
 )
 def test_broken_file_is_named_with_what_is_wrong(
-    two_runs: list[RunResult], name: str, content: str, message: str
+    two_runs: list[FinishedRun], name: str, content: str, message: str
 ) -> None:
     folder = two_runs[0].folder
     (folder / name).write_text(content)
@@ -219,12 +219,12 @@ def test_summary_with_impossible_scores_is_refused(make_run: MakeRun, test: obje
         make_run("fedavg", {"A": 0.9, "B": 0.8}, test=test)
 
 
-def test_a_setting_that_a_file_does_not_name_has_its_default(two_runs: list[RunResult]) -> None:
+def test_a_setting_that_a_file_does_not_name_has_its_default(two_runs: list[FinishedRun]) -> None:
     named = replace(two_runs[1], config="[data]\nseed = 0\n")
     assert len(score_table([replace(two_runs[0], config="[data]\n"), named]).rows) == 2
 
 
-def test_runs_that_do_not_know_their_masks_share_a_table_with_others(two_runs: list[RunResult]) -> None:
+def test_runs_that_do_not_know_their_masks_share_a_table_with_others(two_runs: list[FinishedRun]) -> None:
     without, with_own, with_others = "[data]\n", "[data]\nannotations = ['1']\n", "[data]\nannotations = ['2']\n"
     first, second = two_runs
     assert len(score_table([replace(first, config=without), replace(second, config=with_own)]).rows) == 2
@@ -232,7 +232,7 @@ def test_runs_that_do_not_know_their_masks_share_a_table_with_others(two_runs: l
         score_table([replace(first, config=with_others), replace(second, config=with_own)])
 
 
-def test_runs_on_different_data_do_not_share_a_table(two_runs: list[RunResult]) -> None:
+def test_runs_on_different_data_do_not_share_a_table(two_runs: list[FinishedRun]) -> None:
     first, second = (
         replace(run, config=f"[data]\nshift = {shift}\n") for run, shift in zip(two_runs, (0.0, 1.0), strict=True)
     )
@@ -240,7 +240,7 @@ def test_runs_on_different_data_do_not_share_a_table(two_runs: list[RunResult]) 
         score_table([first, second])
 
 
-def test_latex_marks_the_best_and_puts_the_notes_into_the_caption(four_runs: list[RunResult]) -> None:
+def test_latex_marks_the_best_and_puts_the_notes_into_the_caption(four_runs: list[FinishedRun]) -> None:
     lines = to_latex(score_table(four_runs)).splitlines()
     assert r"HarmoFL & \textbf{94.00 (0.00)} & 81.00 (1.41) & \textbf{87.50 (9.19)} & 0.71 \\" in lines
     assert r"\begin{tabular}{lrrrr}" in lines

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from harmofl import __version__
 from harmofl.analysis.results import Landscape, Options, View
 from harmofl.files import write_whole
 from harmofl.settings import DataSettings
+from harmofl.version import __version__
 
 FORMAT = 2
 

@@ -22,11 +22,10 @@ from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
 from harmofl.devices import threads, to_device
 from harmofl.errors import UsageError
-from harmofl.experiments.kept import settings_in
 from harmofl.experiments.lines import RESULTS
 from harmofl.inference.evaluation import models_for
 from harmofl.models.network import Model
-from harmofl.runs.finished import read_run
+from harmofl.runs.finished import read_run, read_settings
 from harmofl.settings import Settings, differences
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
@@ -102,7 +101,7 @@ def _cells(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _settings(folder: Path, data: Path | None) -> Settings:
-    settings = settings_in(folder)
+    settings = read_settings(folder)
     if data is not None and not settings.data.folder:
         raise UsageError(f"data = {str(data)!r}: {folder} was trained on synthetic hospitals")
     if data is not None:

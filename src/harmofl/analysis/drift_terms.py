@@ -23,7 +23,7 @@ from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape
 from harmofl.analysis.subjects import Subject
 from harmofl.data.images import Site
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.tasks.losses import Loss
 
 
@@ -90,7 +90,7 @@ def write_all_terms(runs: Sequence[Path], landscape: Landscape, out: Path) -> No
     write_terms(out, found)
 
 
-def drift_curves(run: RunResult) -> dict[str, dict[int, float]]:
+def drift_curves(run: FinishedRun) -> dict[str, dict[int, float]]:
     """Each site's recorded drift by round."""
     curves: dict[str, dict[int, float]] = {}
     for record in run.records:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from harmofl import __version__
 from harmofl.data.layouts.site_names import name_refusal
 from harmofl.deployment.engines import ENGINES, find_engine
 from harmofl.deployment.kits import (
@@ -39,6 +38,7 @@ from harmofl.errors import UsageError, describe, unknown_name
 from harmofl.files import write_whole
 from harmofl.tasks import TASKS
 from harmofl.tasks import find as find_task
+from harmofl.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harmofl.errors import UsageError
-from harmofl.experiments.plan import Plan, Row, Variation, check_distinct, folder_name, read_plan
+from harmofl.experiments.plan import Plan, Row, Variation, check_distinct, read_plan
+from harmofl.files import folder_name
 from harmofl.settings import Settings, flatten, merge, resolve
 from harmofl.tasks import find as find_task
 

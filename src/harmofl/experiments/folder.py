@@ -10,10 +10,11 @@ from pathlib import Path
 
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Experiment
-from harmofl.experiments.kept import agree, settings_in
+from harmofl.experiments.kept import agree
 from harmofl.experiments.lines import RESULTS
 from harmofl.experiments.results import Results
 from harmofl.files import remove_parts
+from harmofl.runs.finished import read_settings
 
 try:
     import fcntl
@@ -64,7 +65,7 @@ def _check_same(out: Path, experiment: Experiment) -> None:
     changed = [f"{name} = {before.get(name)!r}, not {now[name]!r}" for name in names]
     for cell in experiment.cells:
         begun = (out / cell.path / "config.toml").exists()
-        if begun and not agree(cell.settings, settings_in(out / cell.path)):
+        if begun and not agree(cell.settings, read_settings(out / cell.path)):
             changed.append(f"{cell.path} was run with other settings")
     if changed:
         raise UsageError(f"{out} holds another experiment ({'; '.join(changed)}): choose another --out")

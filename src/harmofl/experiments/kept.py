@@ -13,15 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from harmofl.data.cache import digest
-from harmofl.errors import UsageError, describe
+from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, Experiment
 from harmofl.files import write_whole
-from harmofl.methods.catalogue import CATALOGUE
-from harmofl.runs.finished import RunResult, read_run
-from harmofl.settings import Settings, differences, flatten, read_toml
+from harmofl.runs.finished import FinishedRun, read_run, read_settings
+from harmofl.settings import Settings, differences, flatten
 from harmofl.settings.schema import FOUND_IN_DATA
 
 ROUNDS, SUMMARY = "rounds.csv", "summary.json"
@@ -38,7 +35,7 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known = {path.parent: settings_in(path.parent) for path in sorted(folder.rglob(SUMMARY))}
+        self._known = {path.parent: read_settings(path.parent) for path in sorted(folder.rglob(SUMMARY))}
 
     def find(self, experiment: Experiment, cell: Cell) -> Path | None:
         """Where the result of a run with the cell's configuration lies.
@@ -59,16 +56,16 @@ class Kept:
 
     def keep(self, experiment: Experiment, cell: Cell, run: Path) -> Path:
         """Copy a finished run's summary, configuration and scores of every round; nothing that is kept is replaced."""
-        settings = without_paths(settings_in(run))
+        settings = without_paths(read_settings(run))
         own = self._place(experiment, cell)
         there = [place for place in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if is_whole(place)]
-        place = next((place for place in there if not differences(settings_in(place), settings)), None)
+        place = next((place for place in there if not differences(read_settings(place), settings)), None)
         if place is None:  # beside what is there of another preset, or of other images
             place = own.with_name(f"{own.name}-{digest(settings.to_toml())[:8]}") if own in there else own
             write_whole(place / "config.toml", settings.to_toml())
             write_whole(place / ROUNDS, to_rounds(read_run(run).records))
             write_whole(place / SUMMARY, (run / SUMMARY).read_bytes())
-        self._known[place] = settings_in(place)
+        self._known[place] = read_settings(place)
         return place
 
     def _place(self, experiment: Experiment, cell: Cell) -> Path:
@@ -78,19 +75,6 @@ class Kept:
 def is_whole(place: Path) -> bool:
     """Whether a result is kept there: its summary is written last."""
     return (place / SUMMARY).exists()
-
-
-def settings_in(folder: Path) -> Settings:
-    """The settings of a run; those that its method has got since have their defaults."""
-    path = folder / "config.toml"
-    tree = read_toml(path)
-    method = tree.get("method", {})
-    if isinstance(method, dict) and method.get("name") in CATALOGUE:
-        tree["method"] = {"name": method["name"]} | CATALOGUE[method["name"]].settings | method
-    try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise UsageError(f"{path}: {describe(error)}") from None
 
 
 def without_paths(settings: Settings) -> Settings:
@@ -157,7 +141,7 @@ def from_rounds(text: str) -> Iterator[dict[str, Any]]:
                 yield place | {"phase": phase, "metric": float(row[phase])}
 
 
-def read_kept(folder: Path) -> RunResult:
+def read_kept(folder: Path) -> FinishedRun:
     """A kept result, as if it were the run's folder."""
     path = folder / ROUNDS
     try:

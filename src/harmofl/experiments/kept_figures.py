@@ -22,7 +22,7 @@ from harmofl.reporting import experiment_figures, figures
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 from harmofl.reporting.experiment_figures import Point, Setting
 from harmofl.reporting.tables import methods_of
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 from harmofl.settings import flatten
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Drawing:
 class Material:
     """Of what an experiment's figures are drawn."""
 
-    runs: Sequence[RunResult]
+    runs: Sequence[FinishedRun]
     points: Sequence[Point] = ()
     terms: Sequence[RunTerms] = ()
 
@@ -151,7 +151,7 @@ def digest_of(name: str, given: Material) -> str:
     return hashlib.sha256(json.dumps([name, runs, terms]).encode()).hexdigest()[:16]
 
 
-def points_of(results: Results, runs: Sequence[RunResult]) -> list[Point]:
+def points_of(results: Results, runs: Sequence[FinishedRun]) -> list[Point]:
     """The table's lines as points along the experiment's axis, or else by the names of its variations."""
     axis, cells = results.experiment.plan.axis, {cell.label: cell for cell in results.experiment.cells}
     if not results.experiment.plan.variations:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
-from harmofl.experiments.kept import Kept, of_different_images, settings_in
+from harmofl.experiments.kept import Kept, of_different_images
 from harmofl.experiments.kept_figures import FIGURES, Drawing, drawings_of
 from harmofl.experiments.plan import Paper, read_plan
 from harmofl.experiments.results import Results, gather
@@ -30,6 +30,7 @@ from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table
 from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of, to_markdown
 from harmofl.reporting.words import listed
+from harmofl.runs.finished import read_settings
 from harmofl.settings import flatten
 from harmofl.tasks import find as find_task
 
@@ -217,7 +218,7 @@ def _check_same_images(results: Results) -> None:
     """Refuse cells of two folders in one table: without the folder at hand a plan fits the cells of both."""
     if results.experiment.data and not results.experiment.plan.hold_out:
         folders = [run.folder for run in results.runs.values()]
-        if of_different_images([settings_in(folder) for folder in folders]):
+        if of_different_images([read_settings(folder) for folder in folders]):
             names = ", ".join(map(str, folders))
             raise UsageError(f"{results.experiment.name}: kept results of different images in one table: {names}")
 

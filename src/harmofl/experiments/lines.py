@@ -12,7 +12,7 @@ import tomli_w
 
 from harmofl.errors import UsageError
 from harmofl.experiments.kept import PATHS, ROUNDS, read_kept
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.settings import flatten, nest
 
 RESULTS = "results.json"
@@ -24,10 +24,10 @@ class Line:
 
     label: str
     held_out: str | None
-    run: RunResult
+    run: FinishedRun
 
 
-def labelled(lines: Sequence[Line], data: str | None) -> list[RunResult]:
+def labelled(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
     """Runs that one table can hold: their labels tell in what they differ, so their settings need not."""
     runs = _at_held_out_sites(lines) if any(line.held_out for line in lines) else [_titled(line) for line in lines]
     one_norm = len({run.norm for run in runs}) < 2
@@ -45,11 +45,11 @@ def labelled(lines: Sequence[Line], data: str | None) -> list[RunResult]:
     ]
 
 
-def _titled(line: Line) -> RunResult:
+def _titled(line: Line) -> FinishedRun:
     return replace(line.run, summary={**line.run.summary, "title": line.label})
 
 
-def _at_held_out_sites(lines: Sequence[Line]) -> list[RunResult]:
+def _at_held_out_sites(lines: Sequence[Line]) -> list[FinishedRun]:
     """One run per label and seed: its score at each site is that of the model which never saw the site."""
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
@@ -57,7 +57,7 @@ def _at_held_out_sites(lines: Sequence[Line]) -> list[RunResult]:
     return [_joined(group) for group in groups.values()]
 
 
-def _joined(lines: Sequence[Line]) -> RunResult:
+def _joined(lines: Sequence[Line]) -> FinishedRun:
     unseen = {str(line.held_out): line.run.summary["unseen"][line.held_out] for line in lines}
     scores = {site: found["metric"] for site, found in unseen.items()}
     test = scores | {"average": statistics.fmean(scores.values())}
@@ -65,7 +65,7 @@ def _joined(lines: Sequence[Line]) -> RunResult:
     return replace(run, summary={**run.summary, "test": test, "unseen": unseen}, records=[])
 
 
-def read_lines(out: Path | str) -> list[RunResult]:
+def read_lines(out: Path | str) -> list[FinishedRun]:
     """The labelled runs of an experiment's folder, kept ones included, for figures and pages."""
     out = Path(out)
     try:
@@ -77,6 +77,6 @@ def read_lines(out: Path | str) -> list[RunResult]:
     return labelled(lines, state["data"])
 
 
-def read_any(folder: Path) -> RunResult:
+def read_any(folder: Path) -> FinishedRun:
     """A run's folder, or what was kept of one."""
     return read_kept(folder) if (folder / ROUNDS).exists() else read_run(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
+from harmofl.files import folder_name
 from harmofl.methods.catalogue import find as find_method
 from harmofl.settings import Tree, flatten, read_toml
 from harmofl.tasks import find as find_task
@@ -183,8 +183,3 @@ def _check_paper(paper: Paper, rows: Sequence[str]) -> None:
     for name, scores in paper.scores.items():
         if len(scores) != len(paper.columns):
             raise UsageError(f"paper.scores.{name}: {len(scores)} numbers for {len(paper.columns)} columns")
-
-
-def folder_name(name: str) -> str:
-    """A name as a folder: `+ amplitude` becomes `amplitude`."""
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")

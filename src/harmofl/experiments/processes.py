@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import harmofl
 from harmofl.experiments.cells import Cell
 from harmofl.files import write_whole
 from harmofl.runs.folder import RunFolder
@@ -83,5 +82,5 @@ class CellProcess:
 
 def _environment() -> dict[str, str]:
     """Where this package was found, it is found again."""
-    places = [str(Path(harmofl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(place for place in places if place)}

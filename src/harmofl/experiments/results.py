@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.experiments.cells import Cell, Experiment, Settle
-from harmofl.experiments.kept import Kept, agree, read_kept, settings_in
+from harmofl.experiments.kept import Kept, agree, read_kept
 from harmofl.experiments.lines import Line, labelled
 from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.tables import methods_of
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run, read_settings
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import flatten
 
@@ -22,7 +22,7 @@ class Results:
     """The cells that are done, those that failed, and so those that are missing."""
 
     experiment: Experiment
-    runs: dict[str, RunResult] = field(default_factory=dict)
+    runs: dict[str, FinishedRun] = field(default_factory=dict)
     """By the path of their cell."""
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -31,7 +31,7 @@ class Results:
         """The cells without scores."""
         return [cell for cell in self.experiment.cells if cell.path not in self.runs]
 
-    def lines(self) -> list[RunResult]:
+    def lines(self) -> list[FinishedRun]:
         """The runs under the names that the table gives them."""
         done = [cell for cell in self.experiment.in_table_order if cell.path in self.runs]
         lines = [Line(cell.label, cell.held_out, self.runs[cell.path]) for cell in done]
@@ -117,4 +117,4 @@ def gather(
 
 def is_done(cell: Cell, folder: Path) -> bool:
     """Whether a folder holds the finished run of a cell."""
-    return RunFolder(folder).summary.exists() and agree(cell.settings, settings_in(folder))
+    return RunFolder(folder).summary.exists() and agree(cell.settings, read_settings(folder))

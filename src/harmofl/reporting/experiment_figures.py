@@ -33,7 +33,7 @@ from harmofl.reporting.figures import (
     to_svg,
 )
 from harmofl.reporting.tables import REFERENCES, MethodScores, methods_of, sample_std, sites_of
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,7 +125,7 @@ def _standard_error_over_sites(method: MethodScores) -> float:
 
 
 @_styled
-def drift_by_site(runs: Sequence[RunResult]) -> Figure:
+def drift_by_site(runs: Sequence[FinishedRun]) -> Figure:
     """Draw the drift Γ of each site and round, averaged over seeds: a panel per method, all on one scale."""
     from matplotlib.figure import Figure
 
@@ -177,7 +177,7 @@ def _drift_curves(method: MethodScores) -> dict[str, _Curve]:
 
 
 @_styled
-def score_by_bytes(runs: Sequence[RunResult]) -> Figure:
+def score_by_bytes(runs: Sequence[FinishedRun]) -> Figure:
     """Draw the test score against what a site has sent and received up to then, averaged over seeds.
 
     References take no part: nothing of theirs travels, or all images do.
@@ -201,7 +201,7 @@ def score_by_bytes(runs: Sequence[RunResult]) -> Figure:
     return figure
 
 
-def _bytes_curve(run: RunResult) -> dict[int, tuple[float, float]]:
+def _bytes_curve(run: FinishedRun) -> dict[int, tuple[float, float]]:
     """Per round: megabytes up to then, per site, and the score."""
     up, down = (_values_per_round(run, "train", name) for name in ("bytes_up", "bytes_down"))
     rounds = sorted(up)
@@ -250,7 +250,7 @@ def _rows_down(axes: Axes, names: Sequence[str]) -> None:
 
 
 @_styled
-def unseen_scores(runs: Sequence[RunResult]) -> Figure:
+def unseen_scores(runs: Sequence[FinishedRun]) -> Figure:
     """Draw each method's score at each hospital that took no part, and the mean over them.
 
     A method that is not scored in the plain way carries a mark, which a footnote explains.
@@ -302,11 +302,11 @@ def _footnotes(methods: Sequence[MethodScores]) -> Footnotes:
     return {mark: (names, note) for mark, (note, names) in zip(MARKS, labels.items(), strict=False)}
 
 
-def has_drift(runs: Sequence[RunResult]) -> bool:
+def has_drift(runs: Sequence[FinishedRun]) -> bool:
     """Whether any record tells of drift."""
     return any("drift" in record for run in runs for record in run.records)
 
 
-def has_bytes(runs: Sequence[RunResult]) -> bool:
+def has_bytes(runs: Sequence[FinishedRun]) -> bool:
     """Whether any record tells what a competing method sent, and how it scored then."""
     return any(_bytes_curve(run) for run in runs if run.method not in REFERENCES)

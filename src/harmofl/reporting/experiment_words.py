@@ -8,10 +8,12 @@ from harmofl.reporting.comparisons import Comparison, compare, p_text
 from harmofl.reporting.experiment_figures import Point, words_for
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
 from harmofl.reporting.words import is_level, listed, percent, ranked, signed_points, summarize
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
 
-def summarize_experiment(runs: Sequence[RunResult], found: Sequence[Comparison], points: Sequence[Point]) -> list[str]:
+def summarize_experiment(
+    runs: Sequence[FinishedRun], found: Sequence[Comparison], points: Sequence[Point]
+) -> list[str]:
     """Begin with who is ahead; then how sure that is, where HarmoFL wins, and the rest that runs tell."""
     lead, *rest = summarize(runs)
     return [lead, *_is_the_lead_noise(ranked(runs)), *_best_settings(points), *_where_harmofl_wins(runs, found), *rest]
@@ -41,7 +43,7 @@ def _best_settings(points: Sequence[Point]) -> list[str]:
     return sentences
 
 
-def _where_harmofl_wins(runs: Sequence[RunResult], found: Sequence[Comparison]) -> list[str]:
+def _where_harmofl_wins(runs: Sequence[FinishedRun], found: Sequence[Comparison]) -> list[str]:
     """The best of HarmoFL's lines against that with which the experiment compares it."""
     methods = {method.label: method for method in methods_of(runs)}
     own = {method.label for method in methods.values() if method.runs[0].method == "harmofl"}

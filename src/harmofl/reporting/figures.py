@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harmofl.reporting.tables import MethodScores, methods_of, sample_std, sites_of
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -108,7 +108,7 @@ def _line_style(index: int) -> dict[str, Any]:
 
 
 @_styled
-def convergence(runs: Sequence[RunResult]) -> Figure:
+def convergence(runs: Sequence[FinishedRun]) -> Figure:
     """Draw the test score after each round: the mean over sites, with a band of one std over seeds."""
     from matplotlib.figure import Figure
 
@@ -126,7 +126,7 @@ def convergence(runs: Sequence[RunResult]) -> Figure:
 
 
 @_styled
-def drift(runs: Sequence[RunResult]) -> Figure:
+def drift(runs: Sequence[FinishedRun]) -> Figure:
     """Draw the drift Γ of each round, averaged over the sites that answered."""
     from matplotlib.figure import Figure
 
@@ -145,7 +145,7 @@ def drift(runs: Sequence[RunResult]) -> Figure:
     return figure
 
 
-def _test_curve(run: RunResult) -> _Curve:
+def _test_curve(run: FinishedRun) -> _Curve:
     """Average the test scores of each round; one that lacks a site is left out, or the mean would jump."""
     rounds = _values_per_round(run, "test", "metric")
     expected = set(run.scores)
@@ -157,12 +157,12 @@ def _mean_percent(scores: Iterable[float]) -> float:
     return 100 * statistics.fmean(scores)
 
 
-def _drift_curve(run: RunResult) -> _Curve:
+def _drift_curve(run: FinishedRun) -> _Curve:
     rounds = _values_per_round(run, "train", "drift")
     return {number: statistics.fmean(values.values()) for number, values in rounds.items()}
 
 
-def _values_per_round(run: RunResult, phase: str, name: str) -> dict[int, dict[str, float]]:
+def _values_per_round(run: FinishedRun, phase: str, name: str) -> dict[int, dict[str, float]]:
     rounds: defaultdict[int, dict[str, float]] = defaultdict(dict)
     for record in run.records:
         value = record.get(name)
@@ -306,7 +306,7 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
 
 
 @_styled
-def per_site_scores(runs: Sequence[RunResult]) -> Figure:
+def per_site_scores(runs: Sequence[FinishedRun]) -> Figure:
     """Draw each method's test score at each site, with bars of one std over seeds."""
     from matplotlib.figure import Figure
 

@@ -22,7 +22,7 @@ from harmofl.reporting.comparisons import Comparison
 from harmofl.reporting.gallery import Photo
 from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.settings import flatten
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_page(
     *,
     title: str,
     summary_sentences: Sequence[str],
-    runs: Sequence[RunResult],
+    runs: Sequence[FinishedRun],
     samples_figure: Figure | None = None,
     next_steps: Sequence[tuple[str, str]] | None = None,
     additions: Additions = NOTHING_MORE,
@@ -129,7 +129,7 @@ def write_page(
     write_whole(path, page)
 
 
-def next_steps_for(runs: Sequence[RunResult], start: Path) -> list[tuple[str, str]]:
+def next_steps_for(runs: Sequence[FinishedRun], start: Path) -> list[tuple[str, str]]:
     """Say what a reader may want to do after the page, and with which command, as seen from the page's folder."""
     folder = runs[-1].folder.resolve()
     config = _relative(folder / "config.toml", start)
@@ -179,7 +179,7 @@ class _Number:
     label: str
 
 
-def _headline(runs: Sequence[RunResult]) -> list[_Number]:
+def _headline(runs: Sequence[FinishedRun]) -> list[_Number]:
     """Pick the two leading averages and the gap between them, in the order that the runs came in."""
     leading = ranked(runs)[:2]
     shown = [method for method in methods_of(runs) if method in leading]
@@ -208,7 +208,7 @@ class _Unseen:
     note: str
 
 
-def _unseen(runs: Sequence[RunResult]) -> list[_Unseen]:
+def _unseen(runs: Sequence[FinishedRun]) -> list[_Unseen]:
     """The scores at hospitals that took no part, unless the table of scores is of them already."""
     return [
         _Unseen(method.label, run.seed, site, 100 * scores["metric"], scores.get("note", ""))
@@ -229,7 +229,7 @@ class _Cost:
     failed: int
 
 
-def _costs(runs: Sequence[RunResult]) -> list[_Cost]:
+def _costs(runs: Sequence[FinishedRun]) -> list[_Cost]:
     """What each method cost; nothing where a line of the table is made of several runs, and so has no records."""
     return [_cost(method) for method in methods_of(runs)] if any(run.records for run in runs) else []
 
@@ -266,7 +266,7 @@ def _range(numbers: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-def _versions(runs: Sequence[RunResult]) -> dict[str, str]:
+def _versions(runs: Sequence[FinishedRun]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for run in runs:
         for name, version in (run.summary.get("versions") or {}).items():
@@ -274,7 +274,7 @@ def _versions(runs: Sequence[RunResult]) -> dict[str, str]:
     return {name: ", ".join(dict.fromkeys(versions)) for name, versions in found.items()}
 
 
-def _repeat(run: RunResult, start: Path) -> Repeat:
+def _repeat(run: FinishedRun, start: Path) -> Repeat:
     return Repeat(f"{run.title}, seed {run.seed}", shlex.join(repeating(run.folder, start)), run.config)
 
 
@@ -294,16 +294,16 @@ def _relative(path: Path, start: Path) -> str:
         return path.as_posix()
 
 
-def _settings_of(run: RunResult) -> dict[str, str]:
+def _settings_of(run: FinishedRun) -> dict[str, str]:
     return {name: str(value) for name, value in flatten(run.settings).items()}
 
 
-def _shared_settings(runs: Sequence[RunResult]) -> dict[str, str]:
+def _shared_settings(runs: Sequence[FinishedRun]) -> dict[str, str]:
     each = [_settings_of(run) for run in runs]
     return {name: value for name, value in each[0].items() if all(other.get(name) == value for other in each)}
 
 
-def _differing_settings(runs: Sequence[RunResult]) -> dict[str, list[str]]:
+def _differing_settings(runs: Sequence[FinishedRun]) -> dict[str, list[str]]:
     """Per setting that is not the same everywhere, its values for each method."""
     each = [[_settings_of(run) for run in method.runs] for method in methods_of(runs)]
     shared = _shared_settings(runs)
@@ -324,7 +324,7 @@ def _union(mappings: Iterable[Mapping[str, str]]) -> list[str]:
 SAMPLES_CAPTION = "The same images of each hospital, as they are and as the network sees them, harmonized."
 
 
-def pictures_of(runs: Sequence[RunResult]) -> dict[str, Picture]:
+def pictures_of(runs: Sequence[FinishedRun]) -> dict[str, Picture]:
     """The figures that every page has, as far as the records tell."""
     metric = runs[0].metric_name
     methods = methods_of(runs)
@@ -371,7 +371,7 @@ def _inline_svg(svg: str, name: str, alt: str) -> Markup:
     return Markup(re.sub(r"<svg\b[^>]*>", lambda _: opening, svg, count=1))
 
 
-def _shared_band(runs: Sequence[RunResult]) -> str | None:
+def _shared_band(runs: Sequence[FinishedRun]) -> str | None:
     """Return the band whose amplitudes HarmoFL shared, if it ran and all its runs say the same."""
     bands = {str(run.settings.get("method", {}).get("band")) for run in runs if run.method == "harmofl"}
     return bands.pop() if len(bands) == 1 else None

@@ -22,8 +22,7 @@ from harmofl.analysis.hospitals import (
 from harmofl.data.folder import silent
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
-from harmofl.experiments.plan import folder_name
-from harmofl.files import write_whole
+from harmofl.files import folder_name, write_whole
 from harmofl.methods.harmonizers import Band
 from harmofl.reporting.appearance_figures import (
     amplitude_sheet,

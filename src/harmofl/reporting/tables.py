@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harmofl.errors import UsageError
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 from harmofl.settings import DataSettings
 from harmofl.settings.schema import NOT_ALWAYS_KNOWN
 
@@ -35,7 +35,7 @@ class MethodScores:
     """The runs of one method, one per seed, under the name the tables and figures give it."""
 
     label: str
-    runs: tuple[RunResult, ...]
+    runs: tuple[FinishedRun, ...]
 
     @property
     def is_reference(self) -> bool:
@@ -61,12 +61,12 @@ class MethodScores:
         return statistics.fmean(self.at(site))
 
 
-def methods_of(runs: Sequence[RunResult]) -> list[MethodScores]:
+def methods_of(runs: Sequence[FinishedRun]) -> list[MethodScores]:
     """Gather the seeds of each method, in the order in which methods first appear."""
     _check_comparable(runs)
     norms_differ = len({run.norm for run in runs}) > 1
     sites = set(sites_of(runs))
-    groups: dict[str, list[RunResult]] = {}
+    groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         label = f"{run.title} ({run.norm} norm)" if norms_differ and run.norm else run.title
         groups.setdefault(label, []).append(run if sites <= run.scores.keys() else _without_average(run))
@@ -75,12 +75,12 @@ def methods_of(runs: Sequence[RunResult]) -> list[MethodScores]:
     return [MethodScores(label, tuple(members)) for label, members in groups.items()]
 
 
-def _without_average(run: RunResult) -> RunResult:
+def _without_average(run: FinishedRun) -> FinishedRun:
     """A run that lacks a site: an average over fewer sites than its neighbours' would not be comparable with theirs."""
     return replace(run, summary={**run.summary, "test": {**run.summary["test"], "average": None}})
 
 
-def _check_comparable(runs: Sequence[RunResult]) -> None:
+def _check_comparable(runs: Sequence[FinishedRun]) -> None:
     if not runs:
         raise UsageError("no runs given: a table or figure needs at least one")
     for name in ("task", "metric_name"):
@@ -97,8 +97,8 @@ def _check_comparable(runs: Sequence[RunResult]) -> None:
             raise UsageError(f"runs with different data.{name} do not belong in one table: {', '.join(values)}")
 
 
-def _check_seeds_differ(label: str, runs: Sequence[RunResult]) -> None:
-    first_with: dict[int, RunResult] = {}
+def _check_seeds_differ(label: str, runs: Sequence[FinishedRun]) -> None:
+    first_with: dict[int, FinishedRun] = {}
     for run in runs:
         other = first_with.setdefault(run.seed, run)
         if other is not run:
@@ -108,7 +108,7 @@ def _check_seeds_differ(label: str, runs: Sequence[RunResult]) -> None:
             )
 
 
-def sites_of(runs: Iterable[RunResult]) -> list[str]:
+def sites_of(runs: Iterable[FinishedRun]) -> list[str]:
     """List every site that has a test score, in the order of first appearance."""
     return list(dict.fromkeys(site for run in runs for site in run.scores))
 
@@ -179,7 +179,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def score_table(runs: Sequence[RunResult]) -> Table:
+def score_table(runs: Sequence[FinishedRun]) -> Table:
     """Build the table of test scores in percent: a row per method, a column per site, then the average."""
     methods, sites = methods_of(runs), sites_of(runs)
     several_seeds = any(len(method.runs) > 1 for method in methods)
@@ -233,7 +233,7 @@ def _mark_best(rows: Sequence[Row], columns: Sequence[Column], competing: Sequen
     return tuple(marked(row) if competes else row for row, competes in zip(rows, competing, strict=True))
 
 
-def _notes(runs: Sequence[RunResult], methods: Sequence[MethodScores], several: bool) -> tuple[str, ...]:
+def _notes(runs: Sequence[FinishedRun], methods: Sequence[MethodScores], several: bool) -> tuple[str, ...]:
     notes = []
     if several:
         counts = {len(method.runs) for method in methods}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
 
-def title_for(runs: Sequence[RunResult]) -> str:
+def title_for(runs: Sequence[FinishedRun]) -> str:
     """Name the methods and the task."""
     labels = [method.label for method in methods_of(runs)]
     return f"{listed(labels) if len(labels) <= 3 else f'{len(labels)} methods'} on {runs[0].task}"
 
 
-def summarize(runs: Sequence[RunResult]) -> list[str]:
+def summarize(runs: Sequence[FinishedRun]) -> list[str]:
     """Say what the records show, whoever is ahead."""
     order = ranked(runs)
     sentences = [_who_is_ahead(order, runs)] if order else ["No run has an average test score."]
@@ -27,14 +27,14 @@ def summarize(runs: Sequence[RunResult]) -> list[str]:
     return sentences
 
 
-def ranked(runs: Sequence[RunResult]) -> list[MethodScores]:
+def ranked(runs: Sequence[FinishedRun]) -> list[MethodScores]:
     """Order the methods in competition by their average; without one, a method has no place."""
     competing = [method for method in methods_of(runs) if not method.is_reference]
     scored = [method for method in competing if method.average == method.average]
     return sorted(scored, key=lambda method: -method.average)
 
 
-def _who_is_ahead(order: Sequence[MethodScores], runs: Sequence[RunResult]) -> str:
+def _who_is_ahead(order: Sequence[MethodScores], runs: Sequence[FinishedRun]) -> str:
     leader = order[0]
     quantity = f"average test {runs[0].metric_name} over {_count(len(sites_of(runs)), 'hospital')}"
     if len(order) == 1:
@@ -104,13 +104,13 @@ def _how_sure(order: Sequence[MethodScores]) -> list[str]:
     return [f"Seed by seed, {leader.label} is ahead of {second.label} in {wins} of {len(shared)}."]
 
 
-def _references(runs: Sequence[RunResult]) -> list[str]:
+def _references(runs: Sequence[FinishedRun]) -> list[str]:
     references = [method for method in methods_of(runs) if method.is_reference]
     scores = [f"{method.label} {percent(method.average)}" for method in references]
     return [f"For reference: {listed(scores)}."] if scores else []
 
 
-def _failures(runs: Sequence[RunResult]) -> list[str]:
+def _failures(runs: Sequence[FinishedRun]) -> list[str]:
     updates = [record for run in runs for record in run.records if record["phase"] == "train"]
     updates = [record for record in updates if record["site"] != "server"]
     failed = [record for record in updates if "error" in record]
@@ -121,7 +121,7 @@ def _failures(runs: Sequence[RunResult]) -> list[str]:
     return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({listed(sites)})."]
 
 
-def _phantoms(runs: Sequence[RunResult]) -> list[str]:
+def _phantoms(runs: Sequence[FinishedRun]) -> list[str]:
     data = [run.settings["data"] for run in runs if "data" in run.settings]
     sources = [values.get("folder") or values.get("channels") for values in data]  # a folder may be untold, elsewhere
     if not sources or any(sources):

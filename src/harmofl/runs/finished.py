@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harmofl.errors import UsageError
+from pydantic import ValidationError
+
+from harmofl.errors import UsageError, describe
+from harmofl.methods.catalogue import CATALOGUE
+from harmofl.settings import Settings, read_toml
 
 Record = Mapping[str, Any]
 
@@ -23,7 +27,7 @@ _REQUIRED = ("task", "method", "seed", "metric_name", "test")
 
 
 @dataclass(frozen=True)
-class RunResult:
+class FinishedRun:
     """What one finished run left behind."""
 
     folder: Path
@@ -79,15 +83,28 @@ class RunResult:
         return _percent(self.summary["test"]["average"])
 
 
-def read_run(folder: Path | str, records: Sequence[Record] | None = None) -> RunResult:
+def read_run(folder: Path | str, records: Sequence[Record] | None = None) -> FinishedRun:
     """Read a run's folder, or its scores only if the records are given; a UsageError names what is broken."""
     folder = Path(folder)
-    return RunResult(
+    return FinishedRun(
         folder=folder,
         summary=_read_summary(folder / "summary.json"),
         records=_read_records(folder / "records.jsonl") if records is None else records,
         config=_read_config(folder / "config.toml"),
     )
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of a run; those that its method has got since have their defaults."""
+    path = folder / "config.toml"
+    tree = read_toml(path)
+    method = tree.get("method", {})
+    if isinstance(method, dict) and method.get("name") in CATALOGUE:
+        tree["method"] = {"name": method["name"]} | CATALOGUE[method["name"]].settings | method
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error)}") from None
 
 
 def _read_text(path: Path, hint: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from harmofl import __version__
 from harmofl.data.looks import looks_in, remembered
 from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
@@ -21,6 +20,7 @@ from harmofl.settings import DataSettings, Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks import find as find_task
 from harmofl.tasks.task import Task
+from harmofl.version import __version__
 
 log = logging.getLogger(__name__)
 

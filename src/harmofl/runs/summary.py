@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import torch
 
-from harmofl import __version__
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record
 from harmofl.runs.selection import AVERAGE, Selection
 from harmofl.settings import Settings
 from harmofl.tasks.task import Task
+from harmofl.version import __version__
 
 
 def summarize(

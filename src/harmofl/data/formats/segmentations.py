@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-import harmofl
 from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, frames_of, series_files
 from harmofl.data.formats.grid import orientation_of, stored_grid, to_stored
 from harmofl.data.formats.guards import check_size, quiet, reading, times
@@ -17,6 +16,7 @@ from harmofl.data.formats.planes import Plane, affine_of, frame_count, ordered, 
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
+from harmofl.version import __version__
 
 NO_EXTRA = "writing DICOM segmentations needs an extra: pip install 'harmofl[dicom-seg]'"
 OTHER_GRID = "the segmentation lies on another grid than the image"
@@ -115,7 +115,7 @@ def _content(mask: Mask, source: Path | Sequence[Path], class_names: Sequence[st
         instance_number=1,
         manufacturer="harmofl",
         manufacturer_model_name="harmofl",
-        software_versions=harmofl.__version__,
+        software_versions=__version__,
         device_serial_number="0",
     )
     buffer = io.BytesIO()
@@ -148,6 +148,6 @@ def _description(number: int, name: str) -> Any:
         segmented_property_type=codes.SCT.Tissue,
         algorithm_type="AUTOMATIC",
         algorithm_identification=AlgorithmIdentificationSequence(
-            name="harmofl", version=harmofl.__version__, family=codes.DCM.ArtificialIntelligence
+            name="harmofl", version=__version__, family=codes.DCM.ArtificialIntelligence
         ),
     )

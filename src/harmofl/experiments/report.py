@@ -28,7 +28,7 @@ from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, Picture, Repeat, next_steps_for, pictures_of, repeating, write_page
 from harmofl.reporting.tables import Table, methods_of, score_table
 from harmofl.reporting.words import listed, summarize, title_for
-from harmofl.runs.finished import RunResult
+from harmofl.runs.finished import FinishedRun
 
 PAGE = "report.html"
 
@@ -77,7 +77,7 @@ def _what_instead(unfinished: Sequence[Path]) -> str:
     return f"neither a finished run (summary.json) nor an experiment ({RESULTS}): nothing to report"
 
 
-def _steps_after(runs: Sequence[RunResult], folder: Path) -> Steps:
+def _steps_after(runs: Sequence[FinishedRun], folder: Path) -> Steps:
     """With hospitals of one's own the models are what one goes on with; else there is more to try."""
     if not any(run.settings.get("data", {}).get("folder") for run in runs):
         return next_steps_for(runs, folder)
@@ -160,7 +160,7 @@ def _comparison(values: State) -> Comparison:
     return Comparison(**{field.name: values[field.name] for field in fields(Comparison)})
 
 
-def _points(state: State, runs: Sequence[RunResult]) -> list[Point]:
+def _points(state: State, runs: Sequence[FinishedRun]) -> list[Point]:
     """The table's lines as points along the experiment's axis, or else by the names of its variations."""
     key = "x" if state["axis"] else "variation"
     cells = {cell["label"]: cell for cell in state["cells"]}
@@ -172,7 +172,7 @@ def _points(state: State, runs: Sequence[RunResult]) -> list[Point]:
     ]
 
 
-def _pictures(runs: Sequence[RunResult], points: Sequence[Point]) -> dict[str, Picture]:
+def _pictures(runs: Sequence[FinishedRun], points: Sequence[Point]) -> dict[str, Picture]:
     """The figures that an experiment adds to those of its runs."""
     metric = runs[0].metric_name
     pictures = {}
@@ -194,7 +194,7 @@ def _pictures(runs: Sequence[RunResult], points: Sequence[Point]) -> dict[str, P
     return pictures
 
 
-def _unseen_picture(runs: Sequence[RunResult]) -> Picture:
+def _unseen_picture(runs: Sequence[FinishedRun]) -> Picture:
     caption = (
         f"Test {runs[0].metric_name} at each hospital, of models that were trained without it. Further right is better."
     )
@@ -208,7 +208,7 @@ def _drift_terms(state: State, folder: Path) -> dict[str, Picture]:
 
 
 def _sentences(
-    state: State, runs: Sequence[RunResult], found: Sequence[Comparison], points: Sequence[Point]
+    state: State, runs: Sequence[FinishedRun], found: Sequence[Comparison], points: Sequence[Point]
 ) -> list[str]:
     sentences = summarize_experiment(runs, found, points)
     if _holds_out(state):
@@ -248,7 +248,7 @@ def _seeds(numbers: Sequence[int]) -> str:
     return f"seed{'' if len(numbers) == 1 else 's'} {listed([str(number) for number in numbers])}"
 
 
-def _table(state: State, runs: Sequence[RunResult]) -> Table:
+def _table(state: State, runs: Sequence[FinishedRun]) -> Table:
     table = score_table(runs)
     kind = "at the hospital that took no part" if _holds_out(state) else "of the selected round"
     images = Path(state["data"]).name if state["data"] else "synthetic hospitals"

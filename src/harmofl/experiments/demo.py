@@ -12,7 +12,7 @@ from harmofl import api
 from harmofl.errors import UsageError
 from harmofl.reporting import figures
 from harmofl.reporting.page import page_for_runs
-from harmofl.runs.finished import RunResult, read_run
+from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.model_folder import open_model
 from harmofl.states import evaluating
@@ -25,7 +25,7 @@ METHODS = ("fedavg", "harmofl")
 IMAGES_PER_SITE = 4
 
 
-def run_demo(out: Path, watch: Callable[[dict[str, Any]], None]) -> tuple[list[RunResult], Path]:
+def run_demo(out: Path, watch: Callable[[dict[str, Any]], None]) -> tuple[list[FinishedRun], Path]:
     """Train what is not trained yet, and write the page."""
     folders = [out / method for method in METHODS]
     for method, folder in zip(METHODS, folders, strict=True):
