@@ -106,10 +106,10 @@ def test_training_prints_plain_lines_and_where_the_model_is(run: Run, tmp_path: 
     code, out, err = run(*arguments(tmp_path / "run", rounds=2))
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[0] == "FedAvg on histology: 2 rounds"
-    assert lines[1].startswith("  round 1: loss ")
-    assert lines[2].startswith("  round 2: loss ")
-    assert "validation" in lines[2]
+    assert lines[:2] == ["Images: synthetic hospitals", "FedAvg on histology: 2 rounds"]
+    assert lines[2].startswith("  round 1: loss ")
+    assert lines[3].startswith("  round 2: loss ")
+    assert "validation" in lines[3]
     assert str(tmp_path / "run" / "model") in lines[-1]
     assert "\x1b" not in out
 
@@ -117,6 +117,7 @@ def test_training_prints_plain_lines_and_where_the_model_is(run: Run, tmp_path: 
 def test_evaluate_scores_a_model_at_every_site(run: Run, finished: Path) -> None:
     code, out, err = run("evaluate", finished / "model", "--set", "data.shift=0")
     assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "Images: synthetic hospitals"
     for words in ("hospital-0", "hospital-4", "accuracy", "auc", "average"):
         assert words in out
 

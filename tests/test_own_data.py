@@ -95,6 +95,68 @@ def test_a_configuration_keeps_its_choice_of_sites_when_the_folder_moves(tmp_pat
     assert differences(tmp_path / "one", tmp_path / "two") == []
 
 
+def config_of(run: Path) -> dict[str, Any]:
+    return tomllib.loads((run / "config.toml").read_text())
+
+
+@pytest.mark.parametrize(
+    "change", [{"method": "fedprox"}, {"preset": "small"}, {"method": "harmofl", "preset": "paper"}]
+)
+def test_the_images_of_a_settings_file_stay_with_another_method_or_preset(
+    folders: dict[str, Path], tmp_path: Path, change: dict[str, str]
+) -> None:
+    train("segmentation", folders["segmentation"], tmp_path / "one")
+    small = {"training.rounds": 1, "federation.workers": 1, "data.size": 32, "model.features": 4}
+    harmofl.train(config=tmp_path / "one" / "config.toml", **change, settings=small, out=tmp_path / "two")
+    data = config_of(tmp_path / "two")["data"]
+    assert (data["folder"], data["sites"]) == (str(folders["segmentation"]), ["site-0", "site-1"])
+
+
+def test_the_images_of_a_settings_file_stay_with_another_task(folders: dict[str, Path], tmp_path: Path) -> None:
+    train("nuclei", folders["nuclei"], tmp_path / "one")
+    with pytest.raises(harmofl.UsageError, match=f"{folders['nuclei']}.*manifest.csv"):  # the other task's layout
+        harmofl.train("segmentation", config=tmp_path / "one" / "config.toml", out=tmp_path / "two")
+    with pytest.raises(harmofl.UsageError, match=str(folders["nuclei"])):  # which has synthetic hospitals
+        harmofl.train("prostate", config=tmp_path / "one" / "config.toml", out=tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+
+
+def test_other_images_than_those_of_a_settings_file_must_be_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    train("nuclei", folders["nuclei"], tmp_path / "one")
+    config = tmp_path / "one" / "config.toml"
+    small = {"training.rounds": 1, "federation.workers": 1}
+    harmofl.train(config=config, method="fedprox", settings=small | {"data.folder": ""}, out=tmp_path / "synthetic")
+    data = config_of(tmp_path / "synthetic")["data"]
+    assert not {"folder", "sites", "channels", "classes", "fingerprints", "annotations"} & data.keys()
+    moved = nuclei_folder(tmp_path / "moved", patients=5)
+    harmofl.train(config=config, method="fedprox", settings=small | {"data.folder": str(moved)}, out=tmp_path / "other")
+    assert config_of(tmp_path / "other")["data"]["folder"] == str(moved)
+
+
+def test_settings_of_images_that_lay_at_hospitals_are_not_those_of_synthetic_ones(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('task = "nuclei"\n[data]\nsites = ["site-0"]\nchannels = 3\n')
+    with pytest.raises(harmofl.UsageError, match="say where they are, with --data"):
+        harmofl.train(method="fedavg", preset="smoke", config=tmp_path / "config.toml", out=tmp_path / "run")
+
+
+def test_the_first_line_says_which_images_are_used(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders["segmentation"]
+    train("segmentation", folder, tmp_path / "one")
+    more = ["--set=training.rounds=1", "--set=federation.workers=1"]
+    other = call(
+        [
+            "train",
+            f"--config={tmp_path / 'one' / 'config.toml'}",
+            "--method=fedprox",
+            *more,
+            f"--out={tmp_path / 'two'}",
+        ]
+    )
+    assert other.stdout.splitlines()[0] == f"Images: {folder}"
+    scored = call(["evaluate", str(tmp_path / "one"), f"--data={folder}"])
+    assert scored.stdout.splitlines()[0] == f"Images: {folder}"
+
+
 def test_three_classes_of_images_and_of_masks(tmp_path: Path) -> None:
     folder = classification_folder(tmp_path / "labels", images=15, classes=("a", "b", "c"))
     summary = train("classification", folder, tmp_path / "one", "harmofl")

@@ -18,8 +18,9 @@ from harmofl.federation.transports import Transport, hindrance, num_workers, sim
 from harmofl.files import check_writable, write_whole
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record, RunFolder
-from harmofl.runs.model_folder import located, open_model
-from harmofl.settings import Settings, Tree, read_toml, resolve
+from harmofl.runs.model_folder import located, open_model, read_description
+from harmofl.settings import DataSettings, Settings, Tree, read_toml, resolve
+from harmofl.settings.schema import FOUND_IN_DATA
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import Scores
 
@@ -61,7 +62,21 @@ def train(
         resolved = resolved.with_values("data", folder=os.path.abspath(resolved.data.folder))
     if is_for_another_folder(file, resolved):
         resolved = adapted(resolved, overrides)
+    check_start(resolved, Path(out), resume)
     return run(settled(resolved, watch), chosen, Path(out), resume, watch)
+
+
+def check_start(settings: Settings, out: Path, resume: bool) -> None:
+    """Raise the errors that need no look at the images, which may take minutes."""
+    check_device(settings.device)
+    RunFolder(out).check_start(resume)
+    if settings.model.initial:
+        read_description(Path(settings.model.initial))
+
+
+def announce_images(data: DataSettings, watch: Watch) -> None:
+    """Say first of all which images are used, so that nobody takes synthetic hospitals for their own."""
+    watch({"phase": "images", "images": data.images_used})
 
 
 def is_for_another_folder(file: Tree, settings: Settings) -> bool:
@@ -74,7 +89,7 @@ def is_for_another_folder(file: Tree, settings: Settings) -> bool:
 def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
     """Settings without what was found in another folder's images, unless this one holds the same sites."""
     if not settings.data.folder:
-        return settings
+        return settings.with_values("data", **{name: None for name in FOUND_IN_DATA if f"data.{name}" not in overrides})
     everyone = settings.with_values("data", sites=None, hold_out_site=None).data
     there, chosen = find_task(settings.task).open_folder(everyone).sites, settings.data.sites or ()
     if not set(chosen) <= set(there):
@@ -90,9 +105,15 @@ def settled(settings: Settings, watch: Watch) -> Settings:
     """Settings with what the data decide: which sites take part, how many channels, which classes."""
     task = find_task(settings.task)
     if not settings.data.folder:
+        if not settings.data.is_synthetic:
+            raise UsageError(
+                "these settings are of images that lay at their hospitals: say where they are, with --data"
+            )
         task.open(settings.data)  # or an error that says that there is no phantom
+        announce_images(settings.data, watch)
         return settings
     images = task.open_folder(settings.data, watch)
+    announce_images(settings.data, watch)
     images.prepare()
     return settings.with_values("data", **images.found())
 

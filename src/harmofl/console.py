@@ -71,7 +71,9 @@ class PlainLines:
     def __call__(self, record: Record) -> None:
         """Print what concerns the whole federation, and every site that was left out."""
         if record["phase"] in STEPS:
-            self._tell(STEPS[record["phase"]](record))
+            self._tell("  " + STEPS[record["phase"]](record))
+        elif record["phase"] == "images":
+            self._tell(images_line(record))
         elif record["phase"] == "start":
             rounds = f"{record['rounds']} round{'' if record['rounds'] == 1 else 's'}"
             print(f"{record['title']} on {record['task']}: {rounds}", flush=True)
@@ -83,9 +85,14 @@ class PlainLines:
             print(f"  round {record['round']}: {_state(record)}, {record['seconds']:.1f} s", flush=True)
 
     def _tell(self, line: str) -> None:
-        if line and line != self._told:
-            print(f"  {line}", flush=True)
-        self._told = line or self._told
+        if line.strip() and line != self._told:
+            print(line, flush=True)
+        self._told = line if line.strip() else self._told
+
+
+def images_line(record: Record) -> str:
+    """Which images are used: the first line of every start."""
+    return f"Images: {record['images']}"
 
 
 def _data_step(record: Record) -> str:
@@ -120,6 +127,8 @@ class LiveBars:
         """Move the bar."""
         if record["phase"] in STEPS:
             self._show_step(record)
+        elif record["phase"] == "images":
+            self._progress.console.print(images_line(record), markup=False, highlight=False, soft_wrap=True)
         elif record["phase"] == "start":
             self._num_sites, self._answered = len(record["sites"]), 0
             if self._step is not None:  # what came before the rounds is over

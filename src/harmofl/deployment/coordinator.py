@@ -95,6 +95,7 @@ def coordinate(
     with kit.in_use(), find_engine(kit.federation.engine).connect(kit) as transport:
         names = wait_for(transport, kit.federation.sites, wanted, wait, watch)
         settings, method = as_begun(wish, out) if resume else agreed(wish, wanted, transport, names)
+        watch({"phase": "images", "images": settings.data.images_used})
         members = Members(transport, settings.data.sites or names)
         return run(settings, method, out, resume, watch, transport=nullcontext(members))
 

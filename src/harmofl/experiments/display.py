@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from harmofl.console import STEPS, console
+from harmofl.console import STEPS, console, images_line
 from harmofl.experiments.results import Results
 from harmofl.experiments.writing import results_table, sentences
 from harmofl.reporting.gallery import FOLDER
@@ -44,6 +44,7 @@ class PlainLines:
     def __init__(self) -> None:
         self._state: Record = {}
         self._told = ""
+        self._images: set[str] = set()
 
     def __call__(self, record: Record) -> None:
         """Print what is new."""
@@ -52,6 +53,10 @@ class PlainLines:
             if line and line != self._told:
                 print(f"  {line}", flush=True)
             self._told = line or self._told
+        elif record["phase"] == "images":
+            if record["images"] not in self._images:
+                print(images_line(record), flush=True)
+            self._images.add(record["images"])
         elif record["phase"] == "cell":
             self._done(record)
         elif not self._state:
@@ -71,6 +76,7 @@ class LiveBars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
+        self._images: set[str] = set()
 
     def __call__(self, record: Record) -> None:
         """Move the bars."""
@@ -82,6 +88,10 @@ class LiveBars:
             for cell in record["running"]:
                 state = duration(cell["seconds"])
                 self._show(cell["cell"], f"  {cell['cell']}", "round", cell["round"], cell["rounds"], state)
+        elif record["phase"] == "images":
+            if record["images"] not in self._images:
+                self._progress.console.print(images_line(record), markup=False, highlight=False, soft_wrap=True)
+            self._images.add(record["images"])
         elif line := STEPS[record["phase"]](record):
             self._show("data", line, "", record.get("done", 0), record.get("total") or 0, "")
 

@@ -24,7 +24,7 @@ from harmofl.settings.schema import FOUND_IN_DATA
 ROUNDS, SUMMARY = "rounds.csv", "summary.json"
 COLUMNS = ("round", "site", "val", "test", "loss", "drift", "bytes_up", "bytes_down")
 PATHS = ("data.folder", "data.cache", "model.initial")
-DECIDED_BY_DATA = tuple(f"data.{name}" for name in FOUND_IN_DATA if name not in ("folder", "hold_out_site"))
+DECIDED_BY_DATA = tuple(f"data.{name}" for name in FOUND_IN_DATA)
 """Settings that a plan may leave open for a folder, and that its run then knows."""
 
 Record = Mapping[str, Any]

@@ -104,8 +104,11 @@ class Trained:
 def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch) -> tuple[Source, Settings]:
     """Where the images come from, all of them read once, and the settings with what they decide."""
     if not settings.data.folder:
-        return task.open(settings.data), settings
+        phantom = task.open(settings.data)
+        watch({"phase": "images", "images": settings.data.images_used})
+        return phantom, settings
     source = task.open_folder(settings.data, watch, limited)
+    watch({"phase": "images", "images": settings.data.images_used})
     source.inspect_images()
     source.refuse_if_broken()
     return source, settings.with_values("data", **source.found())

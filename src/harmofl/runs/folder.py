@@ -71,6 +71,16 @@ class RunFolder:
             self.release()
             raise
 
+    def check_start(self, resume: bool) -> None:
+        """Raise an error if no run can be started here, or none resumed; the folder is not claimed yet."""
+        try:
+            if not resume:
+                self.check_unused()
+            elif not self.config.exists():
+                raise UsageError(f"{self.path} holds no run to resume: leave out --resume to start one")
+        except OSError as error:
+            raise UsageError(f"--out {self.path}: {error.strerror or error}") from error
+
     def check_unused(self) -> None:
         """Refuse a folder that holds something; hidden files do not count, as a killed run may leave its lock."""
         if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
@@ -80,8 +90,7 @@ class RunFolder:
             raise UsageError(f"{self.path} {reason} choose another --out")
 
     def _check_resumable(self, settings: Settings) -> None:
-        if not self.config.exists():
-            raise UsageError(f"{self.path} holds no run to resume: leave out --resume to start one")
+        self.check_start(resume=True)
         try:
             before = Settings.model_validate(read_toml(self.config))
         except ValidationError as error:

@@ -39,7 +39,7 @@ def resolve(
     if preset not in chosen_task.presets:
         raise unknown_name("preset", preset, chosen_task.presets)
 
-    folder = given.folder or written.folder
+    folder = given.folder if given.names_folder else written.folder
     written = written.own_choices(chosen_task.name, chosen, preset, bool(folder))
     base = preset_values(chosen_task.presets[preset], folder)
     chosen = _with_settings(chosen, _wishes_for(chosen, base.pop("method", {})) | written.of_method | given.of_method)
@@ -90,8 +90,17 @@ class Layer:
         folder: str | None = data.get("folder") if isinstance(data, dict) else None
         return folder
 
+    @property
+    def names_folder(self) -> bool:
+        """Whether it says where the images lie; an empty name asks for the phantom."""
+        data = self.sections.get("data")
+        return isinstance(data, dict) and "folder" in data
+
     def own_choices(self, task: str, method: Method, preset: str, of_folder: bool) -> Layer:
-        """What in it is the user's own, if it was written for another run: the rest came from what it named."""
+        """What in it is the user's own, if it was written for another run: the rest came from what it named.
+
+        The images always are: a run on a hospital's images must never turn into one on synthetic hospitals by itself.
+        """
         same_method = self.method is None or method.is_called(self.method)
         complete = Settings.model_fields.keys() - {"method", "task", "preset"} <= self.sections.keys()
         same_images = bool(self.folder) == of_folder or not complete  # a short file holds the user's own choices only
@@ -102,7 +111,7 @@ class Layer:
         before, _ = resolve(self.task or task, of_method, self.preset or preset, overrides=where)
         usual = flatten(before.model_dump(mode="json"))
         values = flatten({**self.sections, "method": self.of_method})
-        own = nest({name: value for name, value in values.items() if name not in usual or usual[name] != value})
+        own = nest({name: value for name, value in values.items() if usual.get(name, ...) != value} | where)
         if self.task not in (None, task) and "data" in own:
             own["data"] = {name: value for name, value in own["data"].items() if name not in FOUND_IN_DATA}
         own_of_method = own.pop("method", {})

@@ -31,6 +31,11 @@ def as_names(value: Any) -> Any:
     return [str(name) if type(name) is int else name for name in value] if isinstance(value, list) else value
 
 
+def none_if_empty(value: Any) -> Any:
+    """An empty name means none, as TOML has no word for None."""
+    return None if value == "" else value
+
+
 Names = Annotated[list[str], BeforeValidator(as_names)]
 
 
@@ -43,7 +48,9 @@ class Section(BaseModel):
 class DataSettings(Section):
     """Which images, and how they are divided."""
 
-    folder: str | None = Field(None, description="where the images lie; without it the task's phantom is used")
+    folder: Annotated[str | None, BeforeValidator(none_if_empty)] = Field(
+        None, description="where the images lie; without it the task's phantom is used"
+    )
     sites: Names | None = Field(None, min_length=1, description="which sites take part; all of them if unset")
     hold_out_site: str | None = Field(None, description="a site that takes no part; the final model is scored on it")
     size: Annotated[int, Field(ge=16, le=4096)] = Field(
@@ -98,6 +105,11 @@ class DataSettings(Section):
     def is_synthetic(self) -> bool:
         """Whether the images are a phantom's: of others the channels are known, also where the folder is not told."""
         return self.folder is None and self.channels is None
+
+    @property
+    def images_used(self) -> str:
+        """Which images these are, in a word or two for people."""
+        return self.folder or ("synthetic hospitals" if self.is_synthetic else "at the sites")
 
 
 class ModelSettings(Section):
@@ -185,8 +197,8 @@ FREE_TO_CHANGE = (
 NOT_ALWAYS_KNOWN = ("data.annotations",)
 """Settings that earlier runs did not write down: where one is missing, nothing can be said against it."""
 
-FOUND_IN_DATA = ("folder", "sites", "channels", "classes", "fingerprints", "annotations", "hold_out_site")
-"""Data settings that belong to one folder and mean nothing for another."""
+FOUND_IN_DATA = ("sites", "channels", "classes", "fingerprints", "annotations")
+"""Data settings that were found in images and mean nothing for other images."""
 
 
 def validate(tree: Tree) -> Settings:
