@@ -14,7 +14,8 @@ from PIL import Image
 
 from harmofl.api import check_data
 from harmofl.experiments.demo import harmonized_samples
-from harmofl.reporting import figures
+from harmofl.reporting.image_grid import image_grid
+from harmofl.reporting.style import to_png
 from harmofl.settings import resolve
 from harmofl.tasks import PAPER_TASKS, find
 
@@ -34,8 +35,8 @@ def contact_sheet(name: str) -> None:
             images = phantom.make_images(site, settings.data).images
             spread = torch.linspace(0, len(images) - 1, COLUMNS + 2).long()[1:-1]
             rows[site][f"shift {shift:g}"] = images[spread]
-    figure = figures.image_grid(rows, gray=name == "prostate")
-    (DOCS / f"phantom-{name}.png").write_bytes(figures.to_png(figure, dpi=110))
+    figure = image_grid(rows, gray=name == "prostate")
+    (DOCS / f"phantom-{name}.png").write_bytes(to_png(figure, dpi=110))
 
 
 def folder_of_phantoms(folder: Path) -> Path:
@@ -66,7 +67,7 @@ def main() -> None:
     few_colors.save(DOCS / "contact-sheet.png", optimize=True)  # a third of the bytes
     if len(sys.argv) > 1:
         figure = harmonized_samples(Path(sys.argv[1]) / "harmofl" / "model")
-        (DOCS / "demo-samples.png").write_bytes(figures.to_png(figure, dpi=110))
+        (DOCS / "demo-samples.png").write_bytes(to_png(figure, dpi=110))
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def check_data(
     if sheet is None or not folder.samples:
         return check, None
     from harmofl.reporting.contact_sheet import contact_sheet
-    from harmofl.reporting.figures import to_png
+    from harmofl.reporting.style import to_png
 
     try:
         write_whole(Path(sheet), to_png(contact_sheet(chosen, folder)))

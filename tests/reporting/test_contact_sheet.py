@@ -13,7 +13,7 @@ from PIL import Image
 
 from harmofl.data.folder import ImageFolder
 from harmofl.reporting.contact_sheet import OUTLINES, _evenly, _spread, contact_sheet
-from harmofl.reporting.figures import to_png
+from harmofl.reporting.style import to_png
 from harmofl.settings import resolve
 from harmofl.tasks import find
 

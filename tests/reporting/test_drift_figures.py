@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from harmofl.analysis.measured_terms import RunTerms, Terms
-from harmofl.reporting import figures
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
+from harmofl.reporting.style import to_svg
 
 
 def terms(number: int, size: float = 1.0) -> Terms:
@@ -67,7 +67,7 @@ def test_sites_without_a_curve_of_their_own_are_named_too(centralized_first: boo
 @pytest.mark.parametrize("count", [1, 3])
 def test_it_renders_and_leaves_matplotlib_as_it_was(count: int) -> None:
     before = dict(matplotlib.rcParams)
-    svg = figures.to_svg(drift_with_terms([run(f"run {n}", terms(2)) for n in range(count)]))
+    svg = to_svg(drift_with_terms([run(f"run {n}", terms(2)) for n in range(count)]))
     assert ">run 0</text>" in svg
     assert dict(matplotlib.rcParams) == before
 

@@ -1,15 +1,10 @@
-import io
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from harmofl.reporting import figures
 from harmofl.reporting.experiment_figures import (
     Point,
     drift_by_site,
@@ -17,7 +12,6 @@ from harmofl.reporting.experiment_figures import (
     score_curves,
     scores_by_variation,
     unseen_scores,
-    write_figures,
 )
 from harmofl.reporting.tables import MethodScores
 from harmofl.runs.finished import FinishedRun
@@ -140,20 +134,3 @@ def test_a_method_that_is_scored_in_its_own_way_has_a_footnote(make_run: MakeRun
     figure = unseen_scores([make_run("fedavg", scores), make_run("fedbn", scores, unseen=unseen)])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "FedBN*"]
     assert "* FedBN: statistics of its own images" in figure.axes[0].get_xlabel()
-
-
-def test_names_at_the_ends_of_lines_keep_their_order_and_their_distance() -> None:
-    moved = figures._apart([0.50, 0.98, 0.51, 1.0, 0.1], gap=0.1)
-    assert sorted(range(5), key=moved.__getitem__) == [4, 0, 2, 1, 3]
-    gaps = np.diff(sorted(moved))
-    assert gaps.min() >= 0.1 - 1e-9
-    assert max(moved) <= 1
-    assert moved[4] == pytest.approx(0.1)
-    assert math.fsum((moved[0], moved[2])) == pytest.approx(1.01)
-
-
-def test_figures_are_written_as_png_and_svg(two_runs: list[FinishedRun], tmp_path: Path) -> None:
-    paths = write_figures({"drift-by-site": drift_by_site(two_runs)}, tmp_path / "figures")
-    assert [path.name for path in paths] == ["drift-by-site.png", "drift-by-site.svg"]
-    assert Image.open(io.BytesIO(paths[0].read_bytes())).format == "PNG"
-    assert ">HarmoFL</text>" in paths[1].read_text(encoding="utf-8")

@@ -6,10 +6,10 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from harmofl.reporting import figures
+from harmofl.reporting.style import to_png, to_svg
 from harmofl.runs.finished import FinishedRun
 
 MakeRun = Callable[..., FinishedRun]
@@ -31,21 +31,21 @@ def with_records(run: FinishedRun, found: list[dict[str, Any]]) -> FinishedRun:
 @pytest.mark.parametrize("draw", DRAWINGS)
 def test_figures_render_as_png_and_svg(draw: Callable[..., Any], two_runs: list[FinishedRun]) -> None:
     figure = draw(two_runs)
-    image = Image.open(io.BytesIO(figures.to_png(figure, dpi=50)))
+    image = Image.open(io.BytesIO(to_png(figure, dpi=50)))
     assert image.format == "PNG"
-    svg = figures.to_svg(figure)
+    svg = to_svg(figure)
     assert ElementTree.fromstring(svg).tag.endswith("svg")
     assert ">HarmoFL</text>" in svg
 
 
 def test_figures_leave_matplotlib_as_it_was(two_runs: list[FinishedRun]) -> None:
     before = dict(matplotlib.rcParams)
-    figures.to_svg(figures.convergence(two_runs))
+    to_svg(figures.convergence(two_runs))
     assert dict(matplotlib.rcParams) == before
 
 
 def test_same_records_give_the_same_svg(two_runs: list[FinishedRun]) -> None:
-    first, second = (figures.to_svg(figures.drift(two_runs)) for _ in range(2))
+    first, second = (to_svg(figures.drift(two_runs)) for _ in range(2))
     assert first == second
 
 
@@ -91,7 +91,7 @@ def test_drift_over_more_than_a_decade_is_on_a_log_axis(make_run: MakeRun) -> No
 @pytest.mark.parametrize("draw", [figures.convergence, figures.drift])
 def test_empty_records_are_said_in_the_figure(draw: Callable[..., Any], two_runs: list[FinishedRun]) -> None:
     figure = draw([with_records(run, []) for run in two_runs])
-    assert "not in the records" in figures.to_svg(figure)
+    assert "not in the records" in to_svg(figure)
 
 
 def test_site_dots_stand_at_the_scores(two_runs: list[FinishedRun]) -> None:
@@ -101,41 +101,6 @@ def test_site_dots_stand_at_the_scores(two_runs: list[FinishedRun]) -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B", "C"]
 
 
-def test_methods_differ_in_more_than_colour() -> None:
-    styles = [figures._line_style(index) for index in range(9)]
-    for shown in ("color", "marker"):
-        pairs = {(str(style["linestyle"]), style[shown]) for style in styles}
-        assert len(pairs) == len(styles)
-
-
 def test_names_with_dollars_and_angle_brackets_are_shown_as_they_are(make_run: MakeRun) -> None:
-    svg = figures.to_svg(figures.per_site_scores([make_run("fedavg", {"$x$ <b>": 0.9, "B": 0.8})]))
+    svg = to_svg(figures.per_site_scores([make_run("fedavg", {"$x$ <b>": 0.9, "B": 0.8})]))
     assert "$x$ &lt;b&gt;" in svg
-
-
-def test_image_grid_clips_and_lays_images_side_by_side() -> None:
-    before = np.full((2, 3, 20, 20), 0.25)
-    after = torch.full((2, 3, 20, 20), 1.5, requires_grad=True)
-    figure = figures.image_grid({"A": {"before": before, "after": after}, "B": {"before": before}})
-    strip = figure.axes[1].images[0].get_array()
-    assert strip.shape == (20, 20 + 1 + 20, 4)
-    assert strip[0, 0].tolist() == [1.0, 1.0, 1.0, 1.0]
-    assert strip[0, 20].tolist() == [0.0, 0.0, 0.0, 0.0]
-    svg = figures.to_svg(figure)
-    assert ">before</text>" in svg
-    assert "data:image/png;base64" in svg
-
-
-def test_gray_image_grid_shows_the_middle_channel() -> None:
-    volume = np.stack([np.full((8, 8), value) for value in (0.1, 0.5, 0.9)])[None]
-    figure = figures.image_grid({"A": {"before": volume}}, gray=True)
-    assert figure.axes[0].images[0].get_array()[0, 0].tolist() == [0.5, 0.5, 0.5, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [((3, 8, 8), r"A, before should have shape \(n, C, H, W\)"), ((1, 5, 8, 8), "5 channels.*gray=True")],
-)
-def test_image_grid_names_what_it_cannot_show(shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        figures.image_grid({"A": {"before": np.zeros(shape)}})

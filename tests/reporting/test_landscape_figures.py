@@ -13,8 +13,9 @@ from PIL import Image
 
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape, View
-from harmofl.reporting import figures, landscape_table
+from harmofl.reporting import landscape_table
 from harmofl.reporting.landscape_figures import FIGURES, Scale, write_figures
+from harmofl.reporting.style import to_png, to_svg
 
 RUNS = ("FedAvg", "HarmoFL")
 SITES = ("A", "B_2", "C$")
@@ -56,8 +57,8 @@ def landscape(**changes: Any) -> Landscape:
 def test_every_figure_renders_as_png_and_svg(name: str, plane: str) -> None:
     found = landscape()
     figure = FIGURES[name](found, found.views[plane])
-    assert Image.open(io.BytesIO(figures.to_png(figure, dpi=30))).format == "PNG"
-    svg = figures.to_svg(figure, dpi=30)
+    assert Image.open(io.BytesIO(to_png(figure, dpi=30))).format == "PNG"
+    svg = to_svg(figure, dpi=30)
     assert ElementTree.fromstring(svg).tag.endswith("svg")
     assert ">FedAvg</text>" in svg
 
@@ -66,12 +67,12 @@ def test_every_figure_renders_as_png_and_svg(name: str, plane: str) -> None:
 def test_a_single_run_can_be_drawn(name: str) -> None:
     several, found = view(), landscape()
     one = View("near", several.axis, several.losses[:1], several.paths[:1], several.shares[:1])
-    figures.to_png(FIGURES[name](landscape(runs=RUNS[:1], distances=found.distances[:1]), one), dpi=30)
+    to_png(FIGURES[name](landscape(runs=RUNS[:1], distances=found.distances[:1]), one), dpi=30)
 
 
 def test_figures_leave_matplotlib_as_it_was() -> None:
     before = dict(matplotlib.rcParams)
-    figures.to_svg(FIGURES["contours"](landscape(), view()), dpi=30)
+    to_svg(FIGURES["contours"](landscape(), view()), dpi=30)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -107,7 +108,7 @@ def test_scale_is_logarithmic_beyond_a_decade_and_survives_infinite_losses() -> 
 def test_flat_surfaces_can_be_drawn(losses: np.ndarray[Any, Any]) -> None:
     flat = View("near", view().axis, losses, view().paths, view().shares)
     for name in ("contours", "mean-surfaces"):
-        figures.to_png(FIGURES[name](landscape(), flat), dpi=30)
+        to_png(FIGURES[name](landscape(), flat), dpi=30)
 
 
 def test_files_are_named_after_figure_and_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

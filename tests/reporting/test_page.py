@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from chromium import open_page
-from harmofl.reporting import figures
+from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.page import next_steps_for, page_for_runs, write_page
+from harmofl.reporting.style import INK
 from harmofl.reporting.words import summarize
 from harmofl.runs.finished import FinishedRun
 
@@ -18,7 +19,7 @@ MakeRun = Callable[..., FinishedRun]
 @pytest.fixture
 def page(two_runs: list[FinishedRun], tmp_path: Path) -> Path:
     images = np.random.default_rng(0).random((2, 3, 16, 16))
-    samples = figures.image_grid({run: {"before": images, "after": images} for run in ("A", "B", "C")})
+    samples = image_grid({run: {"before": images, "after": images} for run in ("A", "B", "C")})
     out = tmp_path / "report.html"
     page_for_runs([run.folder for run in two_runs], out, samples_figure=samples)
     return out
@@ -100,7 +101,7 @@ def test_page_is_well_formed_with_unique_ids_and_described_figures(page: Path) -
 
 def test_figures_in_the_page_take_its_colours(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert f"var(--ink, {figures.INK})" in text
+    assert f"var(--ink, {INK})" in text
 
 
 def test_page_beside_its_only_run_says_how_to_repeat_it(two_runs: list[FinishedRun]) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harmofl.reporting.figures import to_svg
 from harmofl.reporting.privacy_figures import (
     in_words,
     inversion_grid,
@@ -13,6 +12,7 @@ from harmofl.reporting.privacy_figures import (
     similarity_by_number,
     write_privacy_pages,
 )
+from harmofl.reporting.style import to_svg
 
 
 def retrieval(frame: str, band: Any, images: int, ssim: float) -> dict[str, Any]:

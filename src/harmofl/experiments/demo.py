@@ -10,7 +10,7 @@ import torch
 
 from harmofl import api
 from harmofl.errors import UsageError
-from harmofl.reporting import figures
+from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.page import page_for_runs
 from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.runs.folder import RunFolder
@@ -49,4 +49,4 @@ def harmonized_samples(folder: Path) -> Figure:
         for name in task.sites_of(settings.data):
             images = task.load_site(name, settings.data).test[name].load(torch.arange(IMAGES_PER_SITE)).images
             rows[name] = {"before": images, "after harmonization": model.harmonizer(images)}
-    return figures.image_grid(rows, gray=task.name == "prostate")
+    return image_grid(rows, gray=task.name == "prostate")

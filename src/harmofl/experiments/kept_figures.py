@@ -21,6 +21,7 @@ from harmofl.files import write_whole
 from harmofl.reporting import experiment_figures, figures
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 from harmofl.reporting.experiment_figures import Point, Setting
+from harmofl.reporting.style import to_png
 from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import FinishedRun
 from harmofl.settings import flatten
@@ -63,7 +64,7 @@ class Drawing:
         notes = PngInfo()
         notes.add_text(DRAWN_FROM, self.digest)
         buffer = io.BytesIO()
-        with Image.open(io.BytesIO(figures.to_png(self.draw(), dpi=DPI))) as image:
+        with Image.open(io.BytesIO(to_png(self.draw(), dpi=DPI))) as image:
             few = image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
             few.save(buffer, "PNG", optimize=True, pnginfo=notes)
         write_whole(path, buffer.getvalue())

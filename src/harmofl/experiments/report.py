@@ -26,6 +26,7 @@ from harmofl.reporting.experiment_words import summarize_experiment
 from harmofl.reporting.gallery import FOLDER as PICTURES
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, Picture, Repeat, next_steps_for, pictures_of, repeating, write_page
+from harmofl.reporting.style import write_figures
 from harmofl.reporting.tables import Table, methods_of, score_table
 from harmofl.reporting.words import listed, summarize, title_for
 from harmofl.runs.finished import FinishedRun
@@ -110,7 +111,7 @@ def _report_experiment(folder: Path, page: Path) -> None:
         if _holds_out(state):
             del pictures["sites"]  # of hospitals that took part
             pictures["unseen"] = _unseen_picture(runs)
-        drawings.write_figures({_FILES[name]: pictures[name].figure for name in pictures}, folder / "figures")
+        write_figures({_FILES[name]: pictures[name].figure for name in pictures}, folder / "figures")
         write_page(
             page,
             title=state["title"],

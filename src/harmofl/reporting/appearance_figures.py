@@ -13,8 +13,8 @@ from torch import Tensor
 from harmofl.analysis.appearance import FAINTEST, log_amplitudes, ring_means
 from harmofl.analysis.hospitals import BEFORE, Chosen, Embedding, Harmonization, Hospitals, Look, harmonized
 from harmofl.reporting.contact_sheet import OUTLINES
-from harmofl.reporting.figures import INK, MUTED, RULE, _line_style, _styled
 from harmofl.reporting.sheets import MARGIN, WIDTH, Sheet, label_width, lines_of, note, picture, short, show
+from harmofl.reporting.style import INK, MUTED, RULE, line_style, styled
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -54,7 +54,7 @@ def _capital(words: str) -> str:
 # --- before and after ----------------------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[Look]) -> Figure:
     """Draw an image of every site as it is and harmonized, its spectra, and the amplitude that all sites share."""
     names = [BEFORE, *found.layers]
@@ -124,7 +124,7 @@ def _draw_profiles(sheet: Sheet, found: Harmonization, top: float) -> None:
     frequencies = (np.arange(rings) + 0.5) / (2 * rings)
     axes.axhline(1, color=INK, linewidth=1.6)
     for index, (site, own) in enumerate(found.amplitudes.items()):
-        style = _line_style(index) | {"markersize": 4.5, "linewidth": 1.4}
+        style = line_style(index) | {"markersize": 4.5, "linewidth": 1.4}
         at_zero, *around = relative_amplitudes(own, found, rings)
         axes.plot([-0.02], [at_zero], **style | {"markersize": 6.5})
         axes.plot(frequencies, around, label=short(site), markevery=2, **style)
@@ -172,7 +172,7 @@ def _draw_shared(sheet: Sheet, found: Harmonization, top: float, scale: Mapping[
 # --- statistics ----------------------------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def embedding_panels(sites: Sequence[str], found: Embedding) -> Figure:
     """Draw every image as a point: in the plane of the images as they are, and in one of their own below."""
     columns, left, top, gap = len(found.common), 0.95, 1.0, 0.32
@@ -205,7 +205,7 @@ def embedding_panels(sites: Sequence[str], found: Embedding) -> Figure:
 def _draw_points(axes: Axes, numbers: Tensor, places: Tensor, sites: Sequence[str]) -> None:
     """Every image, and each site's mean as a large mark."""
     for index, site in enumerate(sites):
-        style = _line_style(index) | {"linestyle": "none"}
+        style = line_style(index) | {"linestyle": "none"}
         own = places[numbers == index]
         faint = style | {"markersize": 3.2, "markeredgewidth": 0, "alpha": 0.4}
         axes.plot(own[:, 0], own[:, 1], rasterized=True, zorder=2, **faint)
@@ -224,7 +224,7 @@ def _frame(places: Tensor) -> dict[str, tuple[float, float]]:
 # --- samples -------------------------------------------------------------------------------------------------------
 
 
-@_styled
+@styled
 def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
     """Draw sites side by side: an image of each class, or an image and below it with its mask outlined."""
     is_classification = hospitals.task.kind == "classification"

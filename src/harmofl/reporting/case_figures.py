@@ -11,8 +11,8 @@ from torch import Tensor
 from harmofl.analysis.cases import KINDS, SHOWN, Case, Gallery, Guess
 from harmofl.reporting.appearance_figures import draw_outlines
 from harmofl.reporting.contact_sheet import _short
-from harmofl.reporting.figures import INK, MUTED, _styled
 from harmofl.reporting.sheets import MARGIN, WIDTH, Pixels, Sheet, label_width, lines_of, note, picture, short, show
+from harmofl.reporting.style import INK, MUTED, styled
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -29,7 +29,7 @@ CASE_GAP = 0.14
 LONGEST_METHOD = 13
 
 
-@_styled
+@styled
 def segmentations(gallery: Gallery, cases: Sequence[Case], title: str) -> Figure:
     """Draw each case in a row, or two: the image, the truth, and what every method found and missed."""
     lines, columns = lines_of(2 + len(gallery.runs), MOST_TILES)
@@ -94,7 +94,7 @@ def _name_colours(sheet: Sheet, colours: Sequence[str]) -> None:
     sheet.figure.legend(handles=handles, fontsize=9, handlelength=1.2, **words)
 
 
-@_styled
+@styled
 def predictions(gallery: Gallery, found: Mapping[str, Mapping[str, Sequence[Guess]]]) -> Figure:
     """Draw the images of which each method (row) is surest and right, least sure, and surest and wrong."""
     left, block_gap, top = label_width(list(found)), 0.24, 0.75

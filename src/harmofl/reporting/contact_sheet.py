@@ -14,7 +14,8 @@ from torch import Tensor
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import LabelledImages, StoredImages
 from harmofl.errors import UsageError
-from harmofl.reporting.figures import INK, MUTED, PAPER, _draw_strip, _strip, _styled
+from harmofl.reporting.image_grid import draw_strip, image_strip
+from harmofl.reporting.style import INK, MUTED, PAPER, styled
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -37,7 +38,7 @@ Places = npt.NDArray[np.int64]
 Strip = npt.NDArray[np.float64]
 
 
-@_styled
+@styled
 def contact_sheet(task: Task, folder: ImageFolder, columns: int = 8) -> Figure:
     """Draw images of every site, spread over its patients, with outlines of the masks or names of the classes."""
     classes = _classes(folder)
@@ -79,13 +80,13 @@ def _draw_site(axes: Axes, folder: ImageFolder, site: str, columns: int, classes
     try:
         images = _to_show(folder.units(site)[0])
     except UsageError:  # such as: not one image can be read
-        _draw_strip(axes, None)
+        draw_strip(axes, None)
         axes.text(0.5, 0.5, "cannot be shown", transform=axes.transAxes, ha="center", va="center", color=MUTED)
         _name_site(axes, site, 0)
         return
     shown = images.load(torch.from_numpy(_telling(folder, site, images, columns)))
     channels = 3 if shown.images.shape[1] == 3 else 1
-    _draw_strip(axes, _in_columns(shown.images[:, :channels], columns))
+    draw_strip(axes, _in_columns(shown.images[:, :channels], columns))
     _name_site(axes, site, len(images))
     if shown.labels is None:
         _draw_outlines(axes, shown.targets, columns, len(classes))
@@ -144,7 +145,7 @@ def _evenly(available: Sequence[int], count: int) -> list[int]:
 def _in_columns(images: Tensor, columns: int) -> Strip:
     """Lay images (N, C, H, W) side by side, and leave the columns free for which there are none."""
     blank = images.new_zeros((columns - len(images), *images.shape[1:]))
-    strip = _strip(torch.cat([images, blank]), False, "a site")
+    strip = image_strip(torch.cat([images, blank]), False, "a site")
     if len(images) < columns:
         strip[:, len(images) * _pitch(strip.shape[1], images.shape[3], columns) :] = 0
     return strip

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harmofl.analysis.measured_terms import RunTerms, Terms
-from harmofl.reporting.figures import (
-    INK,
-    MUTED,
-    RULE,
-    _line_style,
-    _spans_a_decade,
-    _styled,
-    _use_log_axis,
-)
+from harmofl.reporting.axes import spans_a_decade, use_log_axis
+from harmofl.reporting.style import INK, MUTED, RULE, line_style, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +29,7 @@ CAPTION = (
 )
 
 
-@_styled
+@styled
 def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
     """Draw each run's drift by round and, beside it, the measured terms; all runs on one scale."""
     from matplotlib.figure import Figure
@@ -50,8 +43,8 @@ def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
         _draw_terms(right, run, sites)
     drifts = [value for run in runs for curve in run.curves.values() for value in curve.values()]
     for axes, values in ((panels[0, 0], drifts), (panels[0, 1], [value for run in runs for value in _values(run)])):
-        if _spans_a_decade(values):
-            _use_log_axis(axes)
+        if spans_a_decade(values):
+            use_log_axis(axes)
     _name_axes(figure, panels)
     handles = [Line2D([], [], label=site, **_curve_style(index)) for index, site in enumerate(sites)]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10)
@@ -65,7 +58,7 @@ def _sites(runs: Sequence[RunTerms]) -> list[str]:
 
 
 def _curve_style(index: int) -> dict[str, Any]:
-    return _line_style(index) | {"linewidth": 1.4, "markersize": 4.5}
+    return line_style(index) | {"linewidth": 1.4, "markersize": 4.5}
 
 
 def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
@@ -90,7 +83,7 @@ def _draw_terms(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
             axes.plot(ends, 2 * [*values.values()], color=INK, linewidth=2.6, solid_capstyle="butt")
             continue
         for site, value in values.items():
-            style = _line_style(sites.index(site)) | {"linestyle": "none", "markersize": 5, "markeredgewidth": 0.4}
+            style = line_style(sites.index(site)) | {"linestyle": "none", "markersize": 5, "markeredgewidth": 0.4}
             axes.plot([column + shifts[sites.index(site)]], [value], **style)
     axes.grid(axis="x", visible=False)
     where = f"at the selected round, {run.terms.round}" if run.terms.round else "at the selected models"

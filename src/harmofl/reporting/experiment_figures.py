@@ -8,30 +8,20 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harmofl.files import write_whole
-from harmofl.reporting.figures import (
-    INK,
-    MUTED,
-    RULE,
-    _Curve,
-    _draw_site_dots,
-    _lanes,
-    _legend_below,
-    _line_style,
-    _look_past_the_start,
-    _name_lines,
-    _spans_a_decade,
-    _spread_label,
-    _styled,
-    _test_curve,
-    _use_log_axis,
-    _values_per_round,
-    to_png,
-    to_svg,
+from harmofl.reporting.axes import (
+    lanes,
+    legend_below,
+    look_past_the_start,
+    name_lines,
+    rows_down,
+    spans_a_decade,
+    spread_label,
+    use_log_axis,
 )
+from harmofl.reporting.figures import Curve, draw_site_dots, test_curve, values_per_round
+from harmofl.reporting.style import MUTED, RULE, line_style, styled
 from harmofl.reporting.tables import REFERENCES, MethodScores, methods_of, sample_std, sites_of
 from harmofl.runs.finished import FinishedRun
 
@@ -61,17 +51,7 @@ class Point:
     scores: MethodScores
 
 
-def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
-    """Write each as PNG and as SVG, under its name."""
-    paths = []
-    for name, figure in figures.items():
-        for suffix, content in ((".png", to_png(figure)), (".svg", to_svg(figure))):
-            paths.append(folder / f"{name}{suffix}")
-            write_whole(paths[-1], content)
-    return paths
-
-
-@_styled
+@styled
 def score_curves(points: Sequence[Point]) -> Figure:
     """Draw the score along a setting: a band of one std over seeds, and bars of one standard error over sites."""
     from matplotlib.figure import Figure
@@ -87,12 +67,12 @@ def score_curves(points: Sequence[Point]) -> Figure:
     name, metric = words_for(points[0].axis), points[0].scores.runs[0].metric_name
     axes.set_title(f"Test {metric} against {name}")
     axes.set_xticks(range(len(settings)), [str(value) for value in settings])
-    over_seeds = _spread_label([point.scores for point in points], "band").strip(" ()")
+    over_seeds = spread_label([point.scores for point in points], "band").strip(" ()")
     spreads = "; ".join(text for text in (over_seeds, "bars: ± standard error over sites") if text)
     axes.set_xlabel(f"{name}, not to scale\n({spreads})")
     axes.set_ylabel("mean over sites, %")
     axes.grid(axis="x", visible=False)
-    _name_lines(figure, axes)
+    name_lines(figure, axes)
     return figure
 
 
@@ -111,7 +91,7 @@ def _draw_row(axes: Axes, row: str, points: Mapping[int, MethodScores], index: i
     over_sites = [_standard_error_over_sites(points[place]) for place in places]
     over_seeds = [sample_std(list(points[place].averages.values())) or 0.0 for place in places]
     shifted = [place + shift for place in places]
-    style = _line_style(index)
+    style = line_style(index)
     axes.plot(shifted, means, label=row, zorder=3, **style)
     axes.errorbar(shifted, means, yerr=over_sites, fmt="none", ecolor=style["color"], elinewidth=1.2, capsize=3)
     if any(over_seeds):
@@ -124,7 +104,7 @@ def _standard_error_over_sites(method: MethodScores) -> float:
     return (sample_std(means) or 0.0) / math.sqrt(len(means)) if means else 0.0
 
 
-@_styled
+@styled
 def drift_by_site(runs: Sequence[FinishedRun]) -> Figure:
     """Draw the drift Γ of each site and round, averaged over seeds: a panel per method, all on one scale."""
     from matplotlib.figure import Figure
@@ -142,20 +122,20 @@ def drift_by_site(runs: Sequence[FinishedRun]) -> Figure:
     for axes in panels[max(0, len(curves) - columns) : len(curves)]:
         axes.tick_params(axis="x", labelbottom=True)
         axes.set_xlabel("round")
-    is_wide = _spans_a_decade([value for own in curves.values() for curve in own.values() for value in curve.values()])
+    is_wide = spans_a_decade([value for own in curves.values() for curve in own.values() for value in curve.values()])
     if is_wide:
-        _use_log_axis(panels[0])
+        use_log_axis(panels[0])
     figure.supylabel(f"Γ{', log scale' if is_wide else ''}", color=MUTED, fontsize=11)
-    _legend_below(figure, max(panels, key=lambda axes: len(axes.lines)))
+    legend_below(figure, max(panels, key=lambda axes: len(axes.lines)))
     return figure
 
 
-def _draw_panel(axes: Axes, title: str, curves: Mapping[str, _Curve], sites: Sequence[str]) -> None:
+def _draw_panel(axes: Axes, title: str, curves: Mapping[str, Curve], sites: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for site, curve in curves.items():
         index, step = sites.index(site), max(1, len(curve) // 4)
-        style = _line_style(index) | {"linewidth": 1.5, "markersize": 4.5}
+        style = line_style(index) | {"linewidth": 1.5, "markersize": 4.5}
         markers = (index * step // len(sites), step)  # side by side, not on top of one another
         axes.plot(list(curve), list(curve.values()), label=site, markevery=markers, **style)
     axes.set_title(title, fontsize=11, pad=6)
@@ -163,11 +143,11 @@ def _draw_panel(axes: Axes, title: str, curves: Mapping[str, _Curve], sites: Seq
     axes.grid(axis="x", visible=False)
 
 
-def _drift_curves(method: MethodScores) -> dict[str, _Curve]:
+def _drift_curves(method: MethodScores) -> dict[str, Curve]:
     """Each site's drift by round, averaged over the seeds in which it answered."""
     found: dict[str, dict[int, list[float]]] = {}
     for run in method.runs:
-        for number, values in _values_per_round(run, "train", "drift").items():
+        for number, values in values_per_round(run, "train", "drift").items():
             for site, value in values.items():
                 found.setdefault(site, {}).setdefault(number, []).append(value)
     return {
@@ -176,7 +156,7 @@ def _drift_curves(method: MethodScores) -> dict[str, _Curve]:
     }
 
 
-@_styled
+@styled
 def score_by_bytes(runs: Sequence[FinishedRun]) -> Figure:
     """Draw the test score against what a site has sent and received up to then, averaged over seeds.
 
@@ -191,28 +171,28 @@ def score_by_bytes(runs: Sequence[FinishedRun]) -> Figure:
         rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
         if rounds and not method.is_reference:
             sent, scores = ([statistics.fmean(curve[n][part] for curve in curves) for n in rounds] for part in (0, 1))
-            axes.plot(sent, scores, label=method.label, markevery=max(1, len(rounds) // 8), **_line_style(index))
-    _look_past_the_start(axes)
+            axes.plot(sent, scores, label=method.label, markevery=max(1, len(rounds) // 8), **line_style(index))
+    look_past_the_start(axes)
     axes.set_title(f"Test {runs[0].metric_name} by megabytes sent")
     axes.set_xlabel("MB that a site has sent and received")
     axes.set_ylabel("mean over sites, %")
     axes.grid(axis="x", visible=False)
-    _name_lines(figure, axes)
+    name_lines(figure, axes)
     return figure
 
 
 def _bytes_curve(run: FinishedRun) -> dict[int, tuple[float, float]]:
     """Per round: megabytes up to then, per site, and the score."""
-    up, down = (_values_per_round(run, "train", name) for name in ("bytes_up", "bytes_down"))
+    up, down = (values_per_round(run, "train", name) for name in ("bytes_up", "bytes_down"))
     rounds = sorted(up)
-    before = _values_per_round(run, "amplitude", "bytes_up").get(0, {})  # what was measured before the first round
+    before = values_per_round(run, "amplitude", "bytes_up").get(0, {})  # what was measured before the first round
     each = [statistics.fmean(up[n][site] + down[n].get(site, 0) for site in up[n]) / 1e6 for n in rounds]
     start = statistics.fmean(before.values()) / 1e6 if before else 0.0
     sent = dict(zip(rounds, (start + total for total in accumulate(each)), strict=True))
-    return {number: (sent[number], score) for number, score in _test_curve(run).items() if number in sent}
+    return {number: (sent[number], score) for number, score in test_curve(run).items() if number in sent}
 
 
-@_styled
+@styled
 def scores_by_variation(points: Sequence[Point]) -> Figure:
     """Draw the average score of each row of the table under each variation, with bars of one std over seeds.
 
@@ -222,34 +202,25 @@ def scores_by_variation(points: Sequence[Point]) -> Figure:
 
     variations = list(dict.fromkeys(str(point.setting) for point in points))
     rows = list(dict.fromkeys(point.row for point in points))
-    lanes = _lanes(len(rows), two_share=False)
+    places = lanes(len(rows), two_share=False)
     figure = Figure(figsize=(6.8, 1.6 + 0.55 * len(variations)), layout="constrained")
     axes = figure.add_subplot()
     for index, row in enumerate(rows):
         own = [point for point in points if point.row == row]
-        places = [variations.index(str(point.setting)) + lanes[index] for point in own]
+        heights = [variations.index(str(point.setting)) + places[index] for point in own]
         averages = [point.scores.average for point in own]
         spreads = [sample_std(list(point.scores.averages.values())) or 0.0 for point in own]
-        style = _line_style(index) | {"markersize": 7.5, "linestyle": "none"}
-        axes.errorbar(averages, places, xerr=spreads, fmt="none", ecolor=style["color"], elinewidth=1.6, zorder=2)
-        axes.plot(averages, places, label=row, zorder=3, **style)
+        style = line_style(index) | {"markersize": 7.5, "linestyle": "none"}
+        axes.errorbar(averages, heights, xerr=spreads, fmt="none", ecolor=style["color"], elinewidth=1.6, zorder=2)
+        axes.plot(averages, heights, label=row, zorder=3, **style)
     axes.set_title(f"Average test {points[0].scores.runs[0].metric_name}")
-    axes.set_xlabel("mean over sites, %" + _spread_label([point.scores for point in points], "bars"))
-    _rows_down(axes, variations)
-    _legend_below(figure, axes)
+    axes.set_xlabel("mean over sites, %" + spread_label([point.scores for point in points], "bars"))
+    rows_down(axes, variations)
+    legend_below(figure, axes)
     return figure
 
 
-def _rows_down(axes: Axes, names: Sequence[str]) -> None:
-    """Name the rows from the top down, without an axis of their own."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0, labelcolor=INK)
-    axes.spines["left"].set_visible(False)
-    axes.grid(axis="y", visible=False)
-
-
-@_styled
+@styled
 def unseen_scores(runs: Sequence[FinishedRun]) -> Figure:
     """Draw each method's score at each hospital that took no part, and the mean over them.
 
@@ -263,21 +234,21 @@ def unseen_scores(runs: Sequence[FinishedRun]) -> Figure:
     figure = Figure(figsize=(6.8, 1.9 + len(rows) * max(0.42, 0.16 * len(methods))), layout="constrained")
     axes = figure.add_subplot()
     axes.axhspan(len(sites) - 0.5, len(rows) - 0.5, color=RULE, alpha=0.4, linewidth=0)
-    lanes = _lanes(len(methods), two_share=False)  # two on one line would hide equal scores
+    places = lanes(len(methods), two_share=False)  # two on one line would hide equal scores
     for index, method in enumerate(methods):
         mark = next((mark for mark, (labels, _) in footnotes.items() if method.label in labels), "")
         marked = replace(method, label=f"{method.label}{mark}")
-        _draw_unseen(axes, marked, sites, lanes[index], _line_style(index) | {"markersize": 7.5})
+        _draw_unseen(axes, marked, sites, places[index], line_style(index) | {"markersize": 7.5})
     axes.set_title(f"Test {runs[0].metric_name} at a hospital that took no part")
-    axes.set_xlabel("\n".join(["%" + _spread_label(methods, "bars"), *_note_lines(footnotes)]))
-    _rows_down(axes, rows)
-    _legend_below(figure, axes)
+    axes.set_xlabel("\n".join(["%" + spread_label(methods, "bars"), *_note_lines(footnotes)]))
+    rows_down(axes, rows)
+    legend_below(figure, axes)
     return figure
 
 
 def _draw_unseen(axes: Axes, method: MethodScores, sites: Sequence[str], lane: float, style: dict[str, Any]) -> None:
     """Draw a method's dots at the sites and, in the row below them, its mean."""
-    _draw_site_dots(axes, method, sites, lane, style)
+    draw_site_dots(axes, method, sites, lane, style)
     place, spread = [len(sites) + lane], sample_std(list(method.averages.values())) or 0.0
     if spread:
         axes.errorbar([method.average], place, xerr=[spread], fmt="none", ecolor=style["color"], elinewidth=1.6)

@@ -18,14 +18,14 @@ from harmofl.analysis.measured_terms import read_terms
 from harmofl.analysis.results import Landscape, View
 from harmofl.files import write_whole
 from harmofl.reporting.drift_figures import drift_with_terms
-from harmofl.reporting.figures import _COLOURS, _MARKERS, INK, MUTED, PAPER, RULE, _styled, to_png, to_svg
+from harmofl.reporting.style import COLOURS, INK, MARKERS, MUTED, PAPER, RULE, styled, to_png, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-COLOURS = "viridis"
+COLOUR_MAP = "viridis"
 LEVELS = 15
 FINE = 61
 """Points along an axis of a drawn surface: a smooth one through those that were computed."""
@@ -41,7 +41,7 @@ AXES = {
     "drift": "distance from the global model's weights",
 }
 LOWEST = "#d55e00"
-TWO = tuple(zip(_COLOURS[:2], _MARKERS[:2], strict=True))
+TWO = tuple(zip(COLOURS[:2], MARKERS[:2], strict=True))
 MEAN = "mean over sites"
 
 
@@ -85,7 +85,7 @@ class Scale:
         return np.log10(self.clipped(losses)) if self.is_log else self.clipped(losses)
 
 
-@_styled
+@styled
 def contours(landscape: Landscape, view: View) -> Figure:
     """Draw a row per run, a column per site and one for the mean: lines of equal loss and the sites' paths."""
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ def contours(landscape: Landscape, view: View) -> Figure:
 def _draw_contours(axes: Axes, view: View, scale: Scale, losses: Array) -> Any:
     axis, fine = _refined(view.axis, scale.heights(losses))
     values = scale.clipped(10**fine if scale.is_log else fine)
-    shown = axes.contourf(axis, axis, values, levels=scale.levels, norm=scale.norm(), cmap=COLOURS, extend="neither")
+    shown = axes.contourf(axis, axis, values, levels=scale.levels, norm=scale.norm(), cmap=COLOUR_MAP, extend="neither")
     shown.set_rasterized(True)
     axes.contour(axis, axis, values, levels=scale.levels, colors=PAPER, linewidths=0.45, alpha=0.7)
     axes.set_aspect("equal")
@@ -142,7 +142,7 @@ def _refined(axis: Array, values: Array) -> tuple[Array, Array]:
 
 def _draw_path(axes: Axes, path: Array, site: int) -> None:
     """Draw a site's path from the model; light with a dark rim, to be seen on every colour."""
-    marker = _MARKERS[site % len(_MARKERS)]
+    marker = MARKERS[site % len(MARKERS)]
     axes.plot(path[:, 0], path[:, 1], color=INK, linewidth=2.6, zorder=3, solid_capstyle="round")
     axes.plot(path[:, 0], path[:, 1], color=PAPER, linewidth=1.3, zorder=4, solid_capstyle="round")
     style: dict[str, Any] = {
@@ -206,7 +206,7 @@ def _ticks(scale: Scale) -> list[float]:
     return [float(tick) for tick in found if scale.low <= tick <= scale.high]
 
 
-@_styled
+@styled
 def surfaces(landscape: Landscape, view: View) -> Figure:
     """Draw the loss as a surface: a row per run, a column per site and one for the mean."""
     from matplotlib.figure import Figure
@@ -217,24 +217,24 @@ def surfaces(landscape: Landscape, view: View) -> Figure:
     for row in range(rows):
         for column, losses in enumerate([*view.losses[row], view.mean[row]]):
             axes = figure.add_subplot(rows, columns, row * columns + column + 1, projection="3d")
-            _draw_surface(axes, view, scale, losses, cmap=COLOURS)
+            _draw_surface(axes, view, scale, losses, cmap=COLOUR_MAP)
             _small_axes(axes)
     return _finish_grid(figure, landscape, view, scale)
 
 
-@_styled
+@styled
 def mean_surfaces(landscape: Landscape, view: View) -> Figure:
     """Draw the mean loss over sites as one large surface per run."""
     scale = Scale.of(view.mean)
     figure, panels = _row_of_surfaces(landscape)
     for axes, losses in zip(panels, view.mean, strict=True):
-        _draw_surface(axes, view, scale, losses, cmap=COLOURS)
+        _draw_surface(axes, view, scale, losses, cmap=COLOUR_MAP)
         _large_axes(axes, view, scale)
     figure.suptitle(f"Mean loss over sites: {WORDS[view.name]}", fontsize=12.5, fontweight="bold")
     return figure
 
 
-@_styled
+@styled
 def overlay(landscape: Landscape, view: View) -> Figure:
     """Draw the surfaces of the two sites whose gradients differ most in one picture per run."""
     from matplotlib.lines import Line2D
@@ -345,7 +345,7 @@ def _finish_grid(figure: Figure, landscape: Landscape, view: View, scale: Scale)
         middle = top * (1 - (row + 0.5) / rows)
         figure.text(0.02, middle, run, rotation=90, ha="center", va="center", fontweight="bold")
     bar_axes = figure.add_axes((0.91, 0.15, 0.012, 0.65))
-    bar = figure.colorbar(ScalarMappable(scale.norm(), COLOURS), cax=bar_axes, ticks=_ticks(scale))
+    bar = figure.colorbar(ScalarMappable(scale.norm(), COLOUR_MAP), cax=bar_axes, ticks=_ticks(scale))
     bar.ax.minorticks_off()
     bar.ax.set_yticklabels([f"{tick:g}" for tick in _ticks(scale)])
     bar.set_label(_loss_words(landscape, scale), color=MUTED)

@@ -20,6 +20,7 @@ from harmofl.files import write_whole
 from harmofl.reporting import comparisons, figures
 from harmofl.reporting.comparisons import Comparison
 from harmofl.reporting.gallery import Photo
+from harmofl.reporting.style import INK, MUTED, PAPER, RULE, to_svg
 from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
 from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
 from harmofl.runs.finished import FinishedRun, read_run
@@ -349,7 +350,7 @@ class _Plot:
 
 
 def _plot(name: str, picture: Picture) -> _Plot:
-    return _Plot(_inline_svg(figures.to_svg(picture.figure), name, alt=picture.caption), picture.caption)
+    return _Plot(_inline_svg(to_svg(picture.figure), name, alt=picture.caption), picture.caption)
 
 
 def _inline_svg(svg: str, name: str, alt: str) -> Markup:
@@ -361,9 +362,8 @@ def _inline_svg(svg: str, name: str, alt: str) -> Markup:
     svg = re.sub(r"<style\b.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
-    for variable in ("INK", "MUTED", "RULE", "PAPER"):
-        colour = getattr(figures, variable)
-        svg = svg.replace(colour, f"var(--{variable.lower()}, {colour})")
+    for variable, colour in {"ink": INK, "muted": MUTED, "rule": RULE, "paper": PAPER}.items():
+        svg = svg.replace(colour, f"var(--{variable}, {colour})")
     view_box = re.search(r'viewBox="[^"]*"', svg)
     if view_box is None:
         raise UsageError(f"the SVG of {name!r} has no viewBox")

@@ -33,8 +33,8 @@ from harmofl.reporting.appearance_figures import (
     subject,
 )
 from harmofl.reporting.case_figures import predictions, segmentations
-from harmofl.reporting.figures import to_png, to_svg
 from harmofl.reporting.gallery import FILE
+from harmofl.reporting.style import to_png, to_svg
 from harmofl.settings import Settings
 
 if TYPE_CHECKING:

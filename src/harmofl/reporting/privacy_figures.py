@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from harmofl.files import write_whole
-from harmofl.reporting.figures import MUTED, _legend_below, _line_style, _styled, image_grid, to_png, to_svg
+from harmofl.reporting.axes import legend_below
+from harmofl.reporting.image_grid import image_grid
+from harmofl.reporting.style import MUTED, line_style, styled, to_png, to_svg
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -71,7 +73,7 @@ def retrieval_grid(pictures: Pictures, colour: bool = True) -> Figure:
     return image_grid(rows, gray=not colour, title="Nearest of n true images, and what was found")
 
 
-@_styled
+@styled
 def similarity_by_number(records: Sequence[Record]) -> Figure:
     """Draw the reconstructions' SSIM against the number of averaged images, with chance behind: a panel per band."""
     from matplotlib.figure import Figure
@@ -88,7 +90,7 @@ def similarity_by_number(records: Sequence[Record]) -> Figure:
         axes.set_xlabel("images in the average")
     for axes in all_axes[:, 0]:
         axes.set_ylabel("SSIM to the nearest")
-    _legend_below(figure, all_axes[0, 0])
+    legend_below(figure, all_axes[0, 0])
     return figure
 
 
@@ -96,7 +98,7 @@ def _draw_similarity(axes: Axes, records: Sequence[Record]) -> None:
     counts = [record["images"] for record in records]
     low, high, found = ([record[name] for record in records] for name in ("chance_ssim", "chance_ssim_upper", "ssim"))
     axes.fill_between(counts, low, high, color=MUTED, alpha=0.3, linewidth=0, label="chance: mean to 95 % quantile")
-    axes.plot(counts, found, label="reconstruction", **_line_style(0))
+    axes.plot(counts, found, label="reconstruction", **line_style(0))
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
 

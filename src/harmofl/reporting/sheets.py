@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from harmofl.reporting.contact_sheet import LETTER, LONGEST_NAME, _short
-from harmofl.reporting.figures import INK, MUTED
+from harmofl.reporting.style import INK, MUTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
