@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 import harmofl
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at
-from harmofl.analysis.subjects import open_runs
+from harmofl.analysis.loaded_runs import load_runs
 from harmofl.devices import threads
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.server import Server
@@ -222,7 +222,7 @@ def altered(reply: Reply, **values: Any) -> Reply:
 
 def gradients_of(run: Path) -> dict[str, SiteGradient]:
     """Every site's gradient at the selected model of a finished run."""
-    (subject,) = open_runs([run], "cpu")
-    source = subject.task.open(subject.settings.data)
+    (loaded,) = load_runs([run], "cpu")
+    source = loaded.task.open(loaded.settings.data)
     with threads(1):
-        return {site.name: gradient_at(subject, site, seed=0) for site in subject.load_sites(source)}
+        return {site.name: gradient_at(loaded, site, seed=0) for site in loaded.load_sites(source)}

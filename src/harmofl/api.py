@@ -308,6 +308,7 @@ def pictures(
     test images chosen by a rule; `data`: where the images lie now.
     """
     from harmofl.analysis.hospitals import parse_band
+    from harmofl.experiments.finding import find_runs
     from harmofl.reporting.pictures import draw_appearance, draw_cases
 
     check_device(device)
@@ -318,7 +319,7 @@ def pictures(
             raise UsageError(
                 f"{named[0]} = {given[named[0]]!r}: runs have their own; leave it out, or leave out the runs"
             )
-        return draw_cases([Path(run) for run in runs], Path(out), folder, device, watch)
+        return draw_cases(find_runs([Path(run) for run in runs], folder), Path(out), device, watch)
     if not task:
         raise UsageError("nothing to draw: name a task (--task), or the folders of finished runs")
     chosen = [parse_band(str(band)) for band in bands or ("dc", "full")]

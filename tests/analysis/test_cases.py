@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +12,15 @@ import harmofl
 from folders import segmentation_folder
 from harmofl.analysis.cases import (
     Gallery,
-    Place,
     chosen_cases,
     dice_per_image,
     dice_table,
     extremes,
-    find_runs,
     guesses,
     telling,
 )
 from harmofl.errors import UsageError
+from harmofl.experiments.finding import find_runs
 from runs import train
 
 TINY = {"data.size": 32, "training.rounds": 1, "federation.workers": 1}
@@ -79,7 +77,7 @@ def test_a_classifier_shows_what_it_is_sure_of_and_what_not() -> None:
 
 def test_scores_per_image_average_to_those_of_the_run_also_with_a_model_per_site(runs: dict[str, Path]) -> None:
     gallery = Gallery(find_runs(list(runs.values())))
-    assert [run.label for run in gallery.runs] == ["FedAvg", "FedBN"]
+    assert [run.title for run in gallery.runs] == ["FedAvg", "FedBN"]
     scores, filled = dice_table(gallery)
     assert filled.all()
     for run, row in zip(gallery.runs, scores, strict=True):
@@ -102,77 +100,10 @@ def test_a_case_holds_every_methods_mask_and_the_score_it_was_chosen_by(runs: di
             assert float(dice_per_image(logits, case.truth[None])) == pytest.approx(scores[row, column])
 
 
-def test_an_experiment_shows_the_first_seed_of_each_line_that_has_its_model(
-    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cells = []
-    for label, seed, source in (("A", 1, "fedbn"), ("A", 0, "fedavg"), ("B", 0, "fedbn"), ("C", 0, None)):
-        place = f"{label}/seed-{seed}".lower()
-        if source:
-            shutil.copytree(runs[source], tmp_path / place)
-        cells.append({"label": label, "seed": seed, "state": "done", "folder": place})
-    waiting = {"label": "D", "seed": 0, "state": "missing"}
-    (tmp_path / "results.json").write_text(json.dumps({"cells": [*cells, waiting]}))
-    found = find_runs([tmp_path])
-    assert [(run.label, run.folder.parent.name, run.settings.seed) for run in found] == [("A", "a", 0), ("B", "b", 0)]
-    assert found[0].folder.name == "seed-0"
-    assert "no model is kept of C" in caplog.text
-
-
-def test_lines_of_one_name_are_told_apart_by_their_experiments(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name, source in (("one", "fedavg"), ("two", "fedbn")):
-        shutil.copytree(runs[source], tmp_path / name / "a" / "seed-0")
-        cell = {"label": "A", "seed": 0, "state": "done", "folder": "a/seed-0"}
-        (tmp_path / name / "results.json").write_text(json.dumps({"cells": [cell]}))
-    gallery = Gallery(find_runs([tmp_path / "one", tmp_path / "two", runs["fedavg"]]))
-    assert [run.label for run in gallery.runs] == ["A (one)", "A (two)", "FedAvg"]
-    scores, _ = dice_table(gallery)
-    assert list(chosen_cases(gallery, scores, range(2))[0].masks) == ["A (one)", "A (two)", "FedAvg"]
-
-
-def test_a_run_that_is_named_twice_is_shown_once(runs: dict[str, Path]) -> None:
-    folder = runs["fedavg"]
-    assert [run.label for run in find_runs([folder, folder.parent / "fedbn" / ".." / "fedavg"])] == ["FedAvg"]
-
-
-def test_runs_of_a_moved_folder_find_their_images_where_they_lie_now(
-    runs: dict[str, Path], images: Path, tmp_path: Path
-) -> None:
-    run = shutil.copytree(runs["fedavg"], tmp_path / "run")
-    config = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(config.replace(str(images), "/gone/images"))
-    with pytest.raises(UsageError, match=r"data\.folder = '/gone/images': the run's images are gone; .* --data"):
-        find_runs([run])
-    assert Gallery(find_runs([run], images)).places[0] == Place("site-0", 0)
-    with pytest.raises(UsageError, match=r"data\.folder = '.*nowhere': no such folder"):
-        find_runs([run], tmp_path / "nowhere")
-
-
 def test_other_images_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     others = segmentation_folder(tmp_path, size=32, patients=6)
     with pytest.raises(UsageError, match="site-0 took part in training, but with other images"):
         Gallery(find_runs([runs["fedavg"]], others))
-
-
-def test_what_is_no_finished_run_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"summary\.json is missing: is this the folder of a finished run"):
-        find_runs([tmp_path])
-    (tmp_path / "results.json").write_text(json.dumps({"cells": []}))
-    with pytest.raises(UsageError, match="an experiment without a finished run that has its model"):
-        find_runs([tmp_path])
-    (tmp_path / "results.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"results\.json cannot be read"):
-        find_runs([tmp_path])
-    with pytest.raises(UsageError, match="no run given"):
-        find_runs([])
-
-
-def test_runs_on_other_images_cannot_stand_side_by_side(runs: dict[str, Path], tmp_path: Path) -> None:
-    train(tmp_path / "other", rounds=1)
-    with pytest.raises(UsageError, match=r"differ in .*data\.folder.*task: only runs on the same images"):
-        find_runs([runs["fedavg"], tmp_path / "other"])
-    with pytest.raises(UsageError, match=r"data = 'x': .* was trained on synthetic hospitals"):
-        find_runs([tmp_path / "other"], Path("x"))
 
 
 def test_a_classifiers_opinions_come_with_their_probabilities(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Landscapes of tiny runs: what is found, what is kept, and what is refused."""
 
-import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import harmofl.analysis.landscape as module
 from folders import blob, classification_folder, picture
 from harmofl.analysis.directions import flattened
 from harmofl.analysis.landscape import grid_axis, in_time, landscape
+from harmofl.analysis.loaded_runs import load_runs
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
 from harmofl.analysis.measured_terms import read_terms
 from harmofl.analysis.privacy import privacy_study
 from harmofl.analysis.results import Landscape, Options
-from harmofl.analysis.subjects import labels_of, open_runs, told_apart
 from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.reporting.drift_figures import drift_with_terms
@@ -105,11 +104,11 @@ def test_the_model_itself_is_in_the_middle_of_the_random_planes(
     assert not np.array_equal(centres[0], centres[2])  # there with the batches' own statistics
     np.testing.assert_array_equal(result.centres, centres[0])
     for number, name in enumerate(("fedavg", "harmofl")):
-        (subject,) = open_runs([runs[name]], "cpu")
-        site = find("histology").load_site(SOME[1], subject.settings.data)
-        chosen = list(subject.batches(site, 8, seed=0))
+        (run,) = load_runs([runs[name]], "cpu")
+        site = find("histology").load_site(SOME[1], run.settings.data)
+        chosen = list(run.batches(site, 8, seed=0))
         with threads(1), torch.no_grad():
-            loss = mean_loss(subject.models[SOME[1]].network, chosen, subject.loss)
+            loss = mean_loss(run.models[SOME[1]].network, chosen, run.loss)
         assert result.centres[number, 1] == pytest.approx(loss)
 
 
@@ -124,13 +123,13 @@ def test_paths_start_at_the_model_and_lie_in_the_plane_that_is_made_of_them(foun
 
 def test_a_path_is_the_sites_own_training(runs: dict[str, Path]) -> None:
     """A federation of this one site that starts from the same model takes the same steps in its first round."""
-    (subject,) = open_runs([runs["fedavg"]], "cpu")
-    site = find("histology").load_site(SOME[0], subject.settings.data)
-    before = snapshot(subject.models[SOME[0]])
+    (run,) = load_runs([runs["fedavg"]], "cpu")
+    site = find("histology").load_site(SOME[0], run.settings.data)
+    before = snapshot(run.models[SOME[0]])
     with threads(1):
-        path = local_path(subject, site, epochs=2)
-    assert equal(before, snapshot(subject.models[SOME[0]]))
-    assert not subject.models[SOME[0]].training
+        path = local_path(run, site, epochs=2)
+    assert equal(before, snapshot(run.models[SOME[0]]))
+    assert not run.models[SOME[0]].training
     again = runs["fedavg"].parent / "again"
     rate = {"training__learning_rate_schedule": "constant", "model__initial": str(runs["fedavg"] / "model")}
     train(again, rounds=1, data__sites=SOME[:1], **rate)
@@ -209,8 +208,8 @@ def test_sites_may_keep_their_batch_norms(runs: dict[str, Path], tmp_path: Path)
 
 
 def test_runs_of_one_method_are_told_apart_by_their_folders(runs: dict[str, Path]) -> None:
-    subjects = open_runs([runs["fedavg"], runs["amplitude"], runs["harmofl"]], "cpu")
-    assert [subject.label for subject in subjects] == ["FedAvg", "HarmoFL (amplitude)", "HarmoFL"]
+    loaded = load_runs([runs["fedavg"], runs["amplitude"], runs["harmofl"]], "cpu")
+    assert [run.label for run in loaded] == ["FedAvg", "HarmoFL (amplitude)", "HarmoFL"]
 
 
 def test_sites_that_share_nothing_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -305,32 +304,19 @@ def test_axis_holds_zero_exactly() -> None:
 def test_larger_networks_see_fewer_images_on_coarser_planes(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subjects = open_runs([runs["fedavg"]], "cpu")
-    assert (sized := in_time(subjects, Options())).images == module.MOST_IMAGES
+    loaded = load_runs([runs["fedavg"]], "cpu")
+    assert (sized := in_time(loaded, Options())).images == module.MOST_IMAGES
     assert sized.points == 17
     monkeypatch.setattr(module, "OPERATIONS", 1.0)
-    assert (sized := in_time(subjects, Options())).images == module.FEWEST_IMAGES
+    assert (sized := in_time(loaded, Options())).images == module.FEWEST_IMAGES
     assert sized.points == 9
 
 
 def test_several_runs_share_the_time(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    subjects = open_runs([runs["fedavg"]], "cpu")
-    per_point = module.operations_per_image(subjects[0]) * len(SOME)
+    loaded = load_runs([runs["fedavg"]], "cpu")
+    per_point = module.operations_per_image(loaded[0]) * len(SOME)
     monkeypatch.setattr(module, "OPERATIONS", per_point * 100 * 659)  # 17 × 17 twice, and 9 × 9
-    assert in_time(subjects, Options()).images == 100
-    assert in_time(2 * subjects, Options()).images == 50
-    assert in_time(subjects, Options(points=5)).images > 100
-    assert in_time(subjects, Options(images=12)) == Options(points=17, images=12)
-
-
-def test_runs_of_one_method_are_told_apart_by_their_paths(runs: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(runs["harmofl"], tmp_path / "copies" / "both" / "seed-0")
-    shutil.copytree(runs["amplitude"], tmp_path / "copies" / "amplitude" / "seed-0")
-    folders = [tmp_path / "copies" / name / "seed-0" for name in ("both", "amplitude")]
-    assert labels_of([runs["fedavg"], *folders]) == ["FedAvg", "HarmoFL (both)", "HarmoFL (amplitude)"]
-    assert labels_of([runs["harmofl"], runs["amplitude"]]) == ["HarmoFL", "HarmoFL (amplitude)"]
-
-
-def test_names_that_differ_in_case_alone_tell_nothing_apart() -> None:
-    folders = [Path("/one/fedavg"), Path("/two/FedAvg")]
-    assert told_apart(["FedAvg", "FedAvg"], folders) == ["FedAvg (one)", "FedAvg (two)"]
+    assert in_time(loaded, Options()).images == 100
+    assert in_time(2 * loaded, Options()).images == 50
+    assert in_time(loaded, Options(points=5)).images > 100
+    assert in_time(loaded, Options(images=12)) == Options(points=17, images=12)

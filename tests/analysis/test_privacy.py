@@ -19,7 +19,7 @@ from harmofl.analysis.privacy import (
     privacy_study,
     window,
 )
-from harmofl.analysis.privacy_subject import CONTROL, QUICK, TRAINED, subject_of
+from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, subject_of
 from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import AmplitudeNormalization
 from harmofl.runs.model_folder import open_model

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,110 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harmofl.analysis.hospitals import has_colours
-from harmofl.analysis.subjects import open_images, told_apart
+from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
 from harmofl.devices import threads, to_device
-from harmofl.errors import UsageError
-from harmofl.experiments.lines import RESULTS
 from harmofl.inference.evaluation import models_for
 from harmofl.models.network import Model
-from harmofl.runs.finished import read_run, read_settings
-from harmofl.settings import Settings, differences
+from harmofl.runs.finished import FinishedRun
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
 from harmofl.tasks.scores import dice
-from harmofl.tasks.task import Task
-
-logger = logging.getLogger(__name__)
 
 Watch = Callable[[dict[str, Any]], None]
 Scores = NDArray[np.float64]
 
 WORDS = ("best", "median", "worst")
-
-
-# --- finished runs -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished run, under the name that pictures give it."""
-
-    label: str
-    folder: Path
-    settings: Settings
-
-    @property
-    def model(self) -> Path:
-        """Where its model lies."""
-        return self.folder / "model"
-
-    @property
-    def task(self) -> Task:
-        """What it learned."""
-        return find_task(self.settings.task)
-
-
-def find_runs(folders: Sequence[Path], data: Path | None = None) -> list[Finished]:
-    """The runs in some folders; of an experiment, the first seed of each line. All must have the same images."""
-    if not folders:
-        raise UsageError("no run given: name the folder of a finished run or of an experiment")
-    each = [run for folder in folders for run in (_cells(folder) if (folder / RESULTS).exists() else _alone(folder))]
-    found = {place.resolve(): (title, place) for title, place in each}  # a run that is named twice is shown once
-    titles, places = zip(*found.values(), strict=True)
-    labels = told_apart(titles, places)
-    runs = [Finished(label, place, _settings(place, data)) for label, place in zip(labels, places, strict=True)]
-    for run in runs[1:]:
-        _check_comparable(runs[0], run)
-    return runs
-
-
-def _alone(folder: Path) -> list[tuple[str, Path]]:
-    return [(read_run(folder).title, folder)]
-
-
-def _cells(folder: Path) -> list[tuple[str, Path]]:
-    try:
-        state = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-        done = [cell for cell in state["cells"] if cell["state"] == "done"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder / RESULTS} cannot be read: {error!r}") from None
-    first: dict[str, Path] = {}
-    for cell in sorted(done, key=lambda cell: int(cell["seed"])):
-        place = folder / cell["folder"]
-        if (place / "model" / "model.json").exists():
-            first.setdefault(cell["label"], place)
-    lines = list(dict.fromkeys(cell["label"] for cell in done))
-    without = [label for label in lines if label not in first]
-    if without:
-        logger.warning("%s: no model is kept of %s, so left out", folder, ", ".join(without))
-    if not first:
-        raise UsageError(f"{folder}: an experiment without a finished run that has its model")
-    return [(label, first[label]) for label in lines if label in first]
-
-
-def _settings(folder: Path, data: Path | None) -> Settings:
-    settings = read_settings(folder)
-    if data is not None and not settings.data.folder:
-        raise UsageError(f"data = {str(data)!r}: {folder} was trained on synthetic hospitals")
-    if data is not None:
-        settings = settings.with_values("data", folder=os.path.abspath(data))
-    where = settings.data.folder
-    if where and not Path(where).is_dir():
-        hint = "no such folder" if data is not None else "the run's images are gone; say where they lie, with --data"
-        raise UsageError(f"data.folder = {where!r}: {hint}")
-    return settings
-
-
-def _check_comparable(first: Finished, other: Finished) -> None:
-    changed = differences(first.settings, other.settings)
-    named = [name for name in changed if name == "task" or name.startswith("data.")]
-    if named:
-        raise UsageError(
-            f"{first.folder} and {other.folder} differ in {', '.join(named)}: "
-            "only runs on the same images can stand side by side"
-        )
 
 
 # --- their test images ---------------------------------------------------------------------------------------------
@@ -138,12 +45,12 @@ class Place:
 class Gallery:
     """The test images of some runs, and what each run's model for the site makes of them."""
 
-    def __init__(self, runs: Sequence[Finished], device: str = "auto", watch: Watch = silent) -> None:
+    def __init__(self, runs: Sequence[FinishedRun], device: str = "auto", watch: Watch = silent) -> None:
         self.runs = runs
-        self.task = runs[0].task
+        self.task = find_task(runs[0].task)
         self.device = device
         self._watch = watch
-        source, self.settings = open_images(self.task, runs[0].settings, watch)
+        source, self.settings = open_images(self.task, runs[0].full_settings, watch)
         self.sites = self.task.sites_of(self.settings.data)
         self.images: dict[str, ImageSet] = {site: source.parts(site)[2] for site in self.sites}
 
@@ -166,19 +73,19 @@ class Gallery:
         """One test image with its truth."""
         return self.images[place.site].load(torch.tensor([place.number]))
 
-    def outputs(self, run: Finished) -> Iterator[tuple[LabelledImages, Tensor]]:
+    def outputs(self, run: FinishedRun) -> Iterator[tuple[LabelledImages, Tensor]]:
         """All test images in batches, in the order of `places`, with the run's logits."""
         for number, site in enumerate(self.sites):
             done = self.runs.index(run) * len(self.sites) + number
             total = len(self.runs) * len(self.sites)
-            self._watch({"phase": "pictures", "what": f"{run.label} at {site}", "done": done, "total": total})
+            self._watch({"phase": "pictures", "what": f"{run.title} at {site}", "done": done, "total": total})
             with self._model(run, site) as model:
-                for batch in self.images[site].batches(run.settings.training.batch_size):
+                for batch in self.images[site].batches(run.full_settings.training.batch_size):
                     yield batch, _logits(model, batch)
 
-    def output(self, run: Finished, place: Place) -> Tensor:
+    def output(self, run: FinishedRun, place: Place) -> Tensor:
         """The run's logits for one image (classes, …), computed in the batch that it is scored in."""
-        size = run.settings.training.batch_size
+        size = run.full_settings.training.batch_size
         start = place.number // size * size
         images = self.images[place.site]
         batch = images.load(torch.arange(start, min(start + size, len(images))))
@@ -186,10 +93,10 @@ class Gallery:
             return _logits(model, batch)[place.number - start]
 
     @contextmanager
-    def _model(self, run: Finished, site: str) -> Iterator[Model]:
+    def _model(self, run: FinishedRun, site: str) -> Iterator[Model]:
         """The model that a run has for a site, which took part; on as many threads as the run was scored with."""
-        with threads(run.settings.federation.threads):
-            (model,) = models_for(run.model, site, self.images[site], run.settings, device=self.device).models
+        with threads(run.full_settings.federation.threads):
+            (model,) = models_for(run.model, site, self.images[site], run.full_settings, device=self.device).models
             with evaluating(model):
                 yield model
 
@@ -269,8 +176,8 @@ def _case(gallery: Gallery, word: str, column: int, scores: Scores) -> Case:
         place,
         found.images[0],
         found.targets[0],
-        {run.label: gallery.output(run, place).argmax(dim=0) for run in gallery.runs},
-        {run.label: float(score) for run, score in zip(gallery.runs, scores[:, column], strict=True)},
+        {run.title: gallery.output(run, place).argmax(dim=0) for run in gallery.runs},
+        {run.title: float(score) for run, score in zip(gallery.runs, scores[:, column], strict=True)},
     )
 
 
@@ -313,7 +220,7 @@ def _first(members: Tensor, order: Tensor) -> list[int]:
     return chosen
 
 
-def guesses(gallery: Gallery, run: Finished) -> dict[str, list[Guess]]:
+def guesses(gallery: Gallery, run: FinishedRun) -> dict[str, list[Guess]]:
     """Of all test images, those of which a run is surest and right, least sure, and surest and wrong."""
     each = [(logits, batch.targets) for batch, logits in gallery.outputs(run)]
     logits, truth = (torch.cat(parts) for parts in zip(*each, strict=True))

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.analysis.directions import flattened
+from harmofl.analysis.loaded_runs import LoadedRun
 from harmofl.analysis.losses import Batch, as_in_training
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape
-from harmofl.analysis.subjects import Subject
 from harmofl.data.images import Site
 from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.tasks.losses import Loss
@@ -55,10 +55,10 @@ def site_gradient(network: nn.Module, batches: Iterable[Batch], loss: Loss) -> S
     return SiteGradient(mean, variance / seen)
 
 
-def gradient_at(subject: Subject, site: Site, seed: int) -> SiteGradient:
+def gradient_at(run: LoadedRun, site: Site, seed: int) -> SiteGradient:
     """A site's gradient at a run's selected model, on all its training images."""
-    batches = subject.batches(site, len(site.train), seed)
-    return site_gradient(subject.models[site.name].network, batches, subject.loss)
+    batches = run.batches(site, len(site.train), seed)
+    return site_gradient(run.models[site.name].network, batches, run.loss)
 
 
 def gradient_distances(gradients: Sequence[SiteGradient]) -> Tensor:

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harmofl.analysis.archive import key_of, load_landscape, save_landscape
 from harmofl.analysis.directions import Weights, principal_directions, projected, random_direction
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, write_all_terms
+from harmofl.analysis.loaded_runs import LoadedRun, fingerprint, load_runs, open_images
 from harmofl.analysis.local_paths import LocalPath, local_path
 from harmofl.analysis.losses import (
     Array,
@@ -32,7 +33,6 @@ from harmofl.analysis.losses import (
     surface,
 )
 from harmofl.analysis.results import Landscape, Options, View
-from harmofl.analysis.subjects import Subject, fingerprint, open_images, open_runs
 from harmofl.data.folder import silent
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import threads
@@ -78,15 +78,15 @@ def landscape(
     directions:   random directions over which the sharpness is a mean
     """
     options = Options(points, span, local_epochs, images, directions, seed)
-    subjects = open_runs(runs, device)
-    source, settings = open_images(subjects[0].task, subjects[0].settings)
-    labels = [subject.label for subject in subjects]
-    key = key_of([fingerprint(run) for run in runs], labels, settings.data, options)
+    loaded = load_runs(runs, device)
+    source, settings = open_images(loaded[0].task, loaded[0].settings)
+    labels = [run.label for run in loaded]
+    key = key_of([fingerprint(run.finished) for run in loaded], labels, settings.data, options)
     path = out / "landscape.npz"
     found = load_landscape(path, key)
     if found is None:
         with threads(1):
-            found = survey(subjects, source, options, watch)
+            found = survey(loaded, source, options, watch)
         save_landscape(path, found, key)
     write_all_terms(runs, found, out)
     return found
@@ -96,7 +96,7 @@ def landscape(
 class Look:
     """What was found at one run before its planes are known; one entry per site."""
 
-    subject: Subject
+    run: LoadedRun
     batches: list[Batches]
     paths: list[LocalPath]
     gradients: list[SiteGradient]
@@ -105,7 +105,7 @@ class Look:
     @property
     def networks(self) -> list[Network]:
         """Every site's."""
-        return [model.network for model in self.subject.models.values()]
+        return [model.network for model in self.run.models.values()]
 
     @property
     def steps(self) -> list[Weights]:
@@ -125,17 +125,17 @@ class WorkDone:
         self._watch({"phase": "landscape", "done": self._done, "total": self._total, "run": run, "site": site})
 
 
-def survey(subjects: Sequence[Subject], source: Source, options: Options, watch: Watch) -> Landscape:
+def survey(runs: Sequence[LoadedRun], source: Source, options: Options, watch: Watch) -> Landscape:
     """Compute everything: first what spans the planes, then the planes."""
-    first = subjects[0]
+    first = runs[0]
     sites = first.load_sites(source)
-    options = in_time(subjects, options)
+    options = in_time(runs, options)
     rows_per_site = 1 + 2 * options.points + drift_points(options)
-    work = WorkDone(len(subjects) * len(sites) * rows_per_site, watch)
-    looks = [look_at(subject, sites, options, work) for subject in subjects]
+    work = WorkDone(len(runs) * len(sites) * rows_per_site, watch)
+    looks = [look_at(run, sites, options, work) for run in runs]
     views = [*random_views(looks, options, work), drift_view(looks, options, work)]
     return Landscape(
-        runs=tuple(subject.label for subject in subjects),
+        runs=tuple(run.label for run in runs),
         sites=tuple(first.sites),
         loss_name=first.settings.training.loss,
         num_images=tuple(sum(len(inputs) for inputs, _ in batches) for batches in looks[0].batches),
@@ -147,14 +147,14 @@ def survey(subjects: Sequence[Subject], source: Source, options: Options, watch:
         distances=np.stack([gradient_distances(look.gradients).cpu().numpy() for look in looks]),
         drifts=np.array([[path.drift for path in look.paths] for look in looks]),
         num_steps=np.array([[path.num_steps for path in look.paths] for look in looks]),
-        step_sizes=np.array([subject.settings.training.learning_rate for subject in subjects]),
+        step_sizes=np.array([run.settings.training.learning_rate for run in runs]),
     )
 
 
-def in_time(subjects: Sequence[Subject], options: Options) -> Options:
+def in_time(runs: Sequence[LoadedRun], options: Options) -> Options:
     """Choose points and images where that is left open: the same on every machine, as they change the numbers."""
-    first = subjects[0]
-    in_all = OPERATIONS / (operations_per_image(first) * len(first.sites) * len(subjects))
+    first = runs[0]
+    in_all = OPERATIONS / (operations_per_image(first) * len(first.sites) * len(runs))
 
     def images(points: int) -> float:
         return in_all / num_points(replace(options, points=points))
@@ -164,11 +164,11 @@ def in_time(subjects: Sequence[Subject], options: Options) -> Options:
     return replace(options, points=points, images=count)
 
 
-def operations_per_image(subject: Subject) -> int:
+def operations_per_image(run: LoadedRun) -> int:
     """Floating-point operations of one pass."""
-    network = next(iter(subject.models.values())).network
+    network = next(iter(run.models.values())).network
     device = next(network.parameters()).device
-    image = torch.zeros(1, *subject.task.image_shape(subject.settings.data), device=device)
+    image = torch.zeros(1, *run.task.image_shape(run.settings.data), device=device)
     with FlopCounterMode(display=False) as counter, evaluating(network):
         network(image)
     return int(counter.get_total_flops())
@@ -179,34 +179,34 @@ def num_points(options: Options) -> int:
     return 2 * options.points**2 + drift_points(options) ** 2
 
 
-def look_at(subject: Subject, sites: Sequence[Site], options: Options, work: WorkDone) -> Look:
+def look_at(run: LoadedRun, sites: Sequence[Site], options: Options, work: WorkDone) -> Look:
     """Everything of one run but its planes, sites side by side: each on a copy of its model and on one thread."""
 
     def seen(site: Site) -> tuple[Batches, LocalPath, SiteGradient, list[float]]:
-        own = subject.copied(site.name)
+        own = run.copy_for(site.name)
         batches = list(own.batches(site, options.images, options.seed))
         path, gradient = local_path(own, site, options.local_epochs), gradient_at(own, site, options.seed)
         return batches, path, gradient, list(loss_rises(own.models[site.name].network, batches, own, options))
 
-    look = Look(subject, [], [], [], [])
+    look = Look(run, [], [], [], [])
     with ThreadPoolExecutor(side_by_side(look.networks[0])) as pool:
         for site, (batches, path, gradient, rises) in zip(sites, pool.map(seen, sites), strict=True):
             look.batches.append(batches)
             look.paths.append(path)
             look.gradients.append(gradient)
             look.rises.append(rises)
-            work.step(subject.label, site.name)
+            work.step(run.label, site.name)
     return look
 
 
-def loss_rises(network: Network, batches: Batches, subject: Subject, options: Options) -> Iterator[float]:
+def loss_rises(network: Network, batches: Batches, run: LoadedRun, options: Options) -> Iterator[float]:
     """Yield how much the loss rises at the radius, in one random direction after the other."""
     with evaluating(network):
-        centre = mean_loss(network, batches, subject.loss)
+        centre = mean_loss(network, batches, run.loss)
     point = np.array([[options.radius]])
     for number in range(options.directions):
         direction = random_direction(network, seed_of(options.seed, "sharpness", number))
-        (moved,) = losses_at(network, [direction], point, batches, subject.loss)
+        (moved,) = losses_at(network, [direction], point, batches, run.loss)
         yield moved - centre
 
 
@@ -251,11 +251,11 @@ def view_of(name: str, looks: Sequence[Look], planes: Sequence[Plane], axis: Arr
 
 
 def _surfaces(look: Look, plane: Plane, axis: Array, mode: Mode, work: WorkDone) -> Iterator[list[list[float]]]:
-    for site, network, batches in zip(look.subject.sites, look.networks, look.batches, strict=True):
+    for site, network, batches in zip(look.run.sites, look.networks, look.batches, strict=True):
         rows = []
-        for row in surface(network, plane, axis, batches, look.subject.loss, mode):
+        for row in surface(network, plane, axis, batches, look.run.loss, mode):
             rows.append(row)
-            work.step(look.subject.label, site)
+            work.step(look.run.label, site)
         yield rows
 
 

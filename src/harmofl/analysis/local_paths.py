@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harmofl.analysis.directions import Weights
-from harmofl.analysis.subjects import Subject
+from harmofl.analysis.loaded_runs import LoadedRun
 from harmofl.data.images import Site
 from harmofl.errors import RunError
 from harmofl.federation.client import Client
@@ -25,23 +25,23 @@ class LocalPath:
     num_steps: int
 
 
-def local_path(subject: Subject, site: Site, epochs: int) -> LocalPath:
+def local_path(run: LoadedRun, site: Site, epochs: int) -> LocalPath:
     """Train at one site as in the run, from its selected model, with a new optimizer and a constant learning rate.
 
     One request per epoch: a penalty that holds to the received model (FedProx, MOON) sees it anew in each.
     """
-    model = subject.models[site.name]
+    model = run.models[site.name]
     weights = list(model.network.parameters())
     start = [weight.detach().clone() for weight in weights]
     measurement = model.harmonizer.measurement()
-    last_round = subject.settings.training.rounds
+    last_round = run.settings.training.rounds
     steps, replies = [], []
     with tempfile.TemporaryDirectory() as folder, restored([*model.parameters(), *model.buffers()]):
-        client = _client(subject, site, Path(folder))
+        client = _client(run, site, Path(folder))
         for number in range(last_round + 1, last_round + 1 + epochs):
             reply = client.answer(Request("path", "train", number, snapshot(model.network), measurement))
             if reply.error:
-                raise RunError(f"{subject.label}, {site.name}: {reply.error}")
+                raise RunError(f"{run.label}, {site.name}: {reply.error}")
             replies.append(reply)
             steps.append([(weight - old).detach() for weight, old in zip(weights, start, strict=True)])
     model.zero_grad()
@@ -49,13 +49,13 @@ def local_path(subject: Subject, site: Site, epochs: int) -> LocalPath:
     return LocalPath(steps, float(replies[0].metrics["train"]["drift"]), replies[0].num_steps)
 
 
-def _client(subject: Subject, site: Site, folder: Path) -> Client:
+def _client(run: LoadedRun, site: Site, folder: Path) -> Client:
     """The site with nothing kept from the run but what its harmonizer keeps for itself."""
     training = {"local_epochs": 1, "learning_rate_schedule": "constant"}
-    settings = subject.settings
+    settings = run.settings
     settings = settings.with_values("training", **training)
-    model, store = subject.models[site.name], Store(folder)
+    model, store = run.models[site.name], Store(folder)
     if model.harmonizer.own:
         own = snapshot(model.harmonizer, sorted(model.harmonizer.own))
         store.save(settings.training.rounds, prefixed("harmonizer", own))
-    return Client(site, subject.task, subject.method, settings, model, store, model_folder=folder)
+    return Client(site, run.task, run.method, settings, model, store, model_folder=folder)

@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
-from harmofl.analysis.privacy_subject import CONTROL, FEWEST_OTHERS, QUICK, TRAINED, Plan, Subject, Watch, subject_of
+from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, QUICK, TRAINED, Plan, Subject, Watch, subject_of
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.devices import threads

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harmofl.analysis.cases import Case, Finished, Gallery, Guess, chosen_cases, dice_table, find_runs, guesses
+from harmofl.analysis.cases import Case, Gallery, Guess, chosen_cases, dice_table, guesses
 from harmofl.analysis.hospitals import (
     BEFORE,
     Chosen,
@@ -35,6 +35,7 @@ from harmofl.reporting.appearance_figures import (
 from harmofl.reporting.case_figures import predictions, segmentations
 from harmofl.reporting.gallery import FILE
 from harmofl.reporting.style import to_png, to_svg
+from harmofl.runs.finished import FinishedRun
 from harmofl.settings import Settings
 
 if TYPE_CHECKING:
@@ -182,18 +183,15 @@ def _probe_table(sites: Sequence[str], places: Embedding) -> str:
 # --- what runs make of them ----------------------------------------------------------------------------------------
 
 
-def draw_cases(
-    folders: Sequence[Path], out: Path, data: Path | None = None, device: str = "auto", watch: Watch = silent
-) -> list[Path]:
+def draw_cases(runs: Sequence[FinishedRun], out: Path, device: str = "auto", watch: Watch = silent) -> list[Path]:
     """Draw test images of finished runs with what every method makes of them."""
-    runs = find_runs(folders, data)
     gallery = Gallery(runs, device, watch)
     draw = _draw_segmentations if gallery.task.kind == "segmentation" else _draw_predictions
     return draw(gallery, out)
 
 
-def _runs_numbers(runs: Sequence[Finished]) -> Numbers:
-    return _source(runs[0].settings) | {"seeds": {run.label: run.settings.seed for run in runs}}
+def _runs_numbers(runs: Sequence[FinishedRun]) -> Numbers:
+    return _source(runs[0].full_settings) | {"seeds": {run.title: run.seed for run in runs}}
 
 
 CASE_RULE = "test images with anything to find, ranked by the Dice score averaged over the methods shown"
@@ -238,7 +236,7 @@ def _draw_segmentations(gallery: Gallery, out: Path) -> list[Path]:
     ]
     cases = {page.name: [_case_numbers(case) for case in page.cases] for page in pages}
     rows = [row for page in pages for row in page.rows]
-    table = _markdown_table(["case", "image", *(run.label for run in gallery.runs)], rows)
+    table = _markdown_table(["case", "image", *(run.title for run in gallery.runs)], rows)
     numbers = _runs_numbers(gallery.runs) | {"rule": CASE_RULE, "cases": cases}
     words = "Dice score of every method, in percent; first the cases of all hospitals, then those of each:"
     return write_pictures(out, "Segmentations beside the truth", drawn, numbers, f"{words}\n\n{table}")
@@ -276,7 +274,7 @@ def _case_numbers(case: Case) -> Numbers:
 
 
 def _draw_predictions(gallery: Gallery, out: Path) -> list[Path]:
-    found = {run.label: guesses(gallery, run) for run in gallery.runs}
+    found = {run.title: guesses(gallery, run) for run in gallery.runs}
     caption = (
         "Of all test images, those of which each method is surest and right, least sure, and surest and wrong, by the "
         "gap between its two highest logits; with the probability that it gives its class."

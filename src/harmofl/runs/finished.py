@@ -8,7 +8,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from pydantic import ValidationError
 
 from harmofl.errors import UsageError, describe
 from harmofl.methods.catalogue import CATALOGUE
-from harmofl.settings import Settings, read_toml
+from harmofl.settings import Settings, Tree, read_toml
 
 Record = Mapping[str, Any]
 
 METRIC_NAMES = {"accuracy": "accuracy", "dice": "Dice score"}
+
+CONFIG, RECORDS, SUMMARY = "config.toml", "records.jsonl", "summary.json"
 
 _AGGREGATES = ("average", "std")
 _REQUIRED = ("task", "method", "seed", "metric_name", "test")
@@ -34,6 +36,11 @@ class FinishedRun:
     summary: Mapping[str, Any]
     records: Sequence[Record]
     config: str = ""
+
+    @property
+    def model(self) -> Path:
+        """The folder of the selected model."""
+        return self.folder / "model"
 
     @property
     def task(self) -> str:
@@ -71,6 +78,11 @@ class FinishedRun:
         """Every setting of the run, as `config.toml` holds them."""
         return copy.deepcopy(_parsed(self.config))
 
+    @functools.cached_property
+    def full_settings(self) -> Settings:
+        """The settings, validated; those that the method has got since have their defaults."""
+        return _validate(self.settings, self.folder / CONFIG)
+
     @property
     def scores(self) -> dict[str, float]:
         """The test score of each site, in percent."""
@@ -82,22 +94,28 @@ class FinishedRun:
         """The mean test score over sites, in percent."""
         return _percent(self.summary["test"]["average"])
 
+    def labelled(self, label: str) -> FinishedRun:
+        """The same run under another title."""
+        return replace(self, summary={**self.summary, "title": label})
+
 
 def read_run(folder: Path | str, records: Sequence[Record] | None = None) -> FinishedRun:
     """Read a run's folder, or its scores only if the records are given; a UsageError names what is broken."""
     folder = Path(folder)
     return FinishedRun(
         folder=folder,
-        summary=_read_summary(folder / "summary.json"),
-        records=_read_records(folder / "records.jsonl") if records is None else records,
-        config=_read_config(folder / "config.toml"),
+        summary=_read_summary(folder / SUMMARY),
+        records=_read_records(folder / RECORDS) if records is None else records,
+        config=_read_config(folder / CONFIG),
     )
 
 
 def read_settings(folder: Path) -> Settings:
-    """The settings of a run; those that its method has got since have their defaults."""
-    path = folder / "config.toml"
-    tree = read_toml(path)
+    """The settings of a run, finished or not; those that its method has got since have their defaults."""
+    return _validate(read_toml(folder / CONFIG), folder / CONFIG)
+
+
+def _validate(tree: Tree, path: Path) -> Settings:
     method = tree.get("method", {})
     if isinstance(method, dict) and method.get("name") in CATALOGUE:
         tree["method"] = {"name": method["name"]} | CATALOGUE[method["name"]].settings | method

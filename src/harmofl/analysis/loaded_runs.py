@@ -1,4 +1,4 @@
-"""Finished runs, opened to be looked at: their models, settings and images."""
+"""Finished runs with their models in memory, to be analysed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from harmofl.federation.inputs import in_batches
 from harmofl.inference.evaluation import Trained, opened
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
-from harmofl.runs.finished import read_run
+from harmofl.runs.finished import CONFIG, FinishedRun, read_run
+from harmofl.runs.labels import label_distinctly
 from harmofl.runs.model_folder import is_whole, open_model
-from harmofl.settings import Settings, differences, read_toml, resolve
+from harmofl.settings import Settings, differences, resolve
 from harmofl.states import evaluating
 from harmofl.tasks import find as find_task
 from harmofl.tasks.losses import Loss
@@ -33,14 +34,24 @@ COMPARED = ("task", "data.", "model.network", "model.features", "model.norm", "t
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A finished run; `models` holds every site's, the same one unless sites keep a part for themselves."""
+class LoadedRun:
+    """A finished run with its models; the same one for every site unless sites keep a part for themselves."""
 
-    label: str
-    task: Task
+    finished: FinishedRun
     settings: Settings
     method: Method
     models: Mapping[str, Model]
+    """By site."""
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call it."""
+        return self.finished.title
+
+    @property
+    def task(self) -> Task:
+        """What it learned."""
+        return find_task(self.settings.task)
 
     @property
     def sites(self) -> list[str]:
@@ -52,7 +63,7 @@ class Subject:
         """What training lowered."""
         return self.task.loss(self.settings)
 
-    def copied(self, site: str) -> Subject:
+    def copy_for(self, site: str) -> LoadedRun:
         """One site alone, with a model that nobody else uses."""
         return replace(self, models={site: copy.deepcopy(self.models[site])})
 
@@ -88,70 +99,44 @@ def open_images(task: Task, settings: Settings, watch: Watch = silent) -> tuple[
     return source, found
 
 
-def open_runs(folders: Sequence[Path], device: str) -> list[Subject]:
-    """Open finished runs that can be compared, or say why they cannot."""
+def load_runs(folders: Sequence[Path], device: str) -> list[LoadedRun]:
+    """Load finished runs that can be compared, or raise an error that says why they cannot."""
     if not folders:
         raise UsageError("no run given: name the folder of a finished run")
-    labels = labels_of(folders)
-    subjects = [_open_run(folder, label, device) for folder, label in zip(folders, labels, strict=True)]
-    for folder, subject in zip(folders[1:], subjects[1:], strict=True):
-        _check_comparable(folders[0], subjects[0], folder, subject)
-    return subjects
+    finished = label_distinctly([read_run(folder) for folder in folders])
+    runs = [_load_run(run, device) for run in finished]
+    for run in runs[1:]:
+        _check_comparable(runs[0], run)
+    return runs
 
 
-def labels_of(folders: Sequence[Path]) -> list[str]:
-    """The methods' names; runs of one method also carry the part of their path that tells them apart."""
-    return told_apart([read_run(folder).title for folder in folders], folders)
-
-
-def told_apart(titles: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """The runs' titles; those that are equal also carry the part of their path that tells them apart."""
-    labels = []
-    for folder, title in zip(folders, titles, strict=True):
-        alike = [other for other, name in zip(folders, titles, strict=True) if name == title]
-        part = _telling_part(folder, alike) if len(alike) > 1 else ""
-        labels.append(f"{title} ({part})" if part and part.lower() != title.lower() else title)
-    return labels
-
-
-def _telling_part(folder: Path, alike: Sequence[Path]) -> str:
-    """The last part of the path in which no two are the same: `amplitude` of `amplitude/seed-0`, `both/seed-0`."""
-    ways = [other.resolve().parts[::-1] for other in alike]
-    for place, part in enumerate(folder.resolve().parts[::-1]):
-        if len({way[place].lower() for way in ways if place < len(way)}) == len(ways):
-            return part
-    return str(folder)
-
-
-def fingerprint(folder: Path) -> str:
+def fingerprint(run: FinishedRun) -> str:
     """What tells two runs apart: the settings and the weights."""
-    files = [folder / "config.toml", *sorted((folder / "model").rglob("model.safetensors"))]
+    files = [run.folder / CONFIG, *sorted(run.model.rglob("model.safetensors"))]
     digest = hashlib.sha256()
     for file in files:
-        digest.update(str(file.relative_to(folder)).encode() + b"\0")
+        digest.update(str(file.relative_to(run.folder)).encode() + b"\0")
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _open_run(folder: Path, label: str, device: str) -> Subject:
-    settings = resolve(file=read_toml(folder / "config.toml"))[0].model_copy(update={"device": device})
-    task = find_task(settings.task)
-    sites = task.sites_of(settings.data)
-    place = choose_device(device)
-    if is_whole(folder / "model"):
-        model, _, _, method = open_model(folder / "model")
+def _load_run(run: FinishedRun, device: str) -> LoadedRun:
+    settings = resolve(file=run.settings)[0].model_copy(update={"device": device})
+    sites = find_task(settings.task).sites_of(settings.data)
+    if is_whole(run.model):
+        model, _, _, method = open_model(run.model)
         models = dict.fromkeys(sites, model)
     else:
-        opened = {site: open_model(folder / "model", site) for site in sites}
+        opened = {site: open_model(run.model, site) for site in sites}
         models = {site: model for site, (model, *_) in opened.items()}
         method = opened[sites[0]][3]
-        _check_one_centre(folder, method, models)
+        _check_common_weights(run.folder, method, models)
     for model in models.values():
-        model.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Subject(label, task, settings, method, models)
+        model.to(choose_device(device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return LoadedRun(run, settings, method, models)
 
 
-def _check_one_centre(folder: Path, method: Method, models: Mapping[str, Model]) -> None:
+def _check_common_weights(folder: Path, method: Method, models: Mapping[str, Model]) -> None:
     """Sites may have norm layers of their own, which no direction moves, but need all other weights in common."""
     networks = [model.network for model in models.values()]
     for name, weight in networks[0].named_parameters():
@@ -162,10 +147,10 @@ def _check_one_centre(folder: Path, method: Method, models: Mapping[str, Model])
             )
 
 
-def _check_comparable(first_folder: Path, first: Subject, folder: Path, other: Subject) -> None:
+def _check_comparable(first: LoadedRun, other: LoadedRun) -> None:
     changed = [name for name in differences(first.settings, other.settings) if name.startswith(COMPARED)]
     if changed:
         raise UsageError(
-            f"{first_folder} and {folder} differ in {', '.join(changed)}: "
+            f"{first.finished.folder} and {other.finished.folder} differ in {', '.join(changed)}: "
             "only runs with the same data, network and loss can be shown on one scale"
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, nn
 
 from harmofl import api
-from harmofl.analysis.subjects import open_images
+from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import Harmonizer
