@@ -57,8 +57,8 @@ def test_every_phantom_is_drawn_before_and_after(task: str, tmp_path: Path) -> N
     assert probe["before"]["accuracy"] >= probe["full"]["accuracy"] - 0.1
     assert probe["chance"] == pytest.approx(1 / len(numbers["images"]))
     assert set(probe["dc"]["per_site"]) == set(numbers["images"]) == set(numbers["chosen"])
-    assert seen[0]["phase"] == "pictures"
-    assert all(record["done"] < record["total"] for record in seen)
+    assert {record["phase"] for record in seen[1:]} == {"pictures"}  # after a word on which images they are
+    assert all(record["done"] < record["total"] for record in seen[1:])
 
 
 def test_own_images_of_any_kind_are_drawn_with_any_bands(tmp_path: Path) -> None:
