@@ -7,6 +7,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
 Array = NDArray[np.uint8]
 
@@ -99,6 +101,28 @@ def save_volume(path: Path, array: NDArray[np.generic], affine: NDArray[np.float
     path.parent.mkdir(parents=True, exist_ok=True)
     nib.save(nib.Nifti1Image(array, affine), path)
     return path
+
+
+def dicom_slice(pixels: NDArray[np.generic], height: float, series: str) -> Dataset:
+    """A CT slice with a position: rows 0.75 mm and columns 0.5 mm apart."""
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    kind = "1.2.840.10008.5.1.4.1.1.2"
+    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = kind
+    dataset.SOPInstanceUID = generate_uid()
+    dataset.SeriesInstanceUID, dataset.StudyInstanceUID, dataset.FrameOfReferenceUID = series, "1.2.5", "1.2.6"
+    dataset.Modality, dataset.PatientID, dataset.PatientName, dataset.StudyID = "CT", "p", "P", "1"
+    dataset.PatientBirthDate = dataset.PatientSex = dataset.AccessionNumber = dataset.StudyDate = ""
+    dataset.StudyTime = dataset.ReferringPhysicianName = ""
+    dataset.SeriesNumber, dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, 1, "MONOCHROME2"
+    dataset.Rows, dataset.Columns = pixels.shape
+    dataset.BitsAllocated = dataset.BitsStored = 16
+    dataset.HighBit, dataset.PixelRepresentation = 15, 0
+    dataset.PixelSpacing, dataset.SliceThickness = [0.75, 0.5], 3
+    dataset.ImageOrientationPatient, dataset.ImagePositionPatient = [1, 0, 0, 0, 1, 0], [10, 20, height]
+    dataset.PixelData = pixels.astype(np.uint16).tobytes()
+    return dataset
 
 
 def prostate_folder(

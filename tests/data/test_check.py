@@ -405,7 +405,15 @@ def test_a_mask_whose_affine_differs_is_mentioned_also_from_the_cache(hospital: 
     for found in (check("prostate", hospital), check("prostate", hospital)):
         problem = only(found)
         assert (problem.file, problem.fatal) == ("UCL/Case04_segmentation.nii.gz", False)
-        assert "affine" in problem.message
+        assert "its voxels measure 0.5 x 0.5 x 4 mm, the image's 0.5 x 0.5 x 3 mm" in problem.message
+        assert problem.message.endswith("(its image: UCL/Case04.nii.gz)")
+
+
+def test_a_mask_that_may_not_lie_on_its_image_can_be_refused(hospital: Path) -> None:
+    problem = only_fatal(check("prostate", hospital, mask_grid="refuse"))
+    assert problem.file == "UCL/Case04_segmentation.nii.gz"
+    assert problem.message.endswith("(its image: UCL/Case04.nii.gz)")
+    assert check("prostate", hospital, mask_grid="voxels").ok
 
 
 def test_images_of_two_depths_are_mentioned_where_they_are_scaled_differently(pictures: Folder) -> None:

@@ -14,6 +14,7 @@ from folders import (
     blob,
     camelyon17_folder,
     classification_folder,
+    dicom_slice,
     nuclei_folder,
     picture,
     prostate_folder,
@@ -23,6 +24,7 @@ from folders import (
     write_manifest,
 )
 from harmofl.data.folder import ImageFolder, stratified
+from harmofl.data.formats import read_scan
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
@@ -509,6 +511,40 @@ def test_a_label_outside_the_classes_is_named(tmp_path: Path) -> None:
     assert "site-0/p0-0-mask.png: label 3 is none of the classes (0, 255)" in message
     message = broken(classification_folder(tmp_path / "c"), "classification", classes=["healthy", "sick"])
     assert "label 'ill' is none of the classes (healthy, sick)" in message
+
+
+def series_folder(folder: Path, affine: np.ndarray | None) -> Path:
+    """Four DICOM series with NIfTI masks; without an affine, those have that of their series."""
+    rows = []
+    for number in range(4):
+        series = folder / f"p{number}"
+        series.mkdir(parents=True)
+        for place in range(3):
+            dicom_slice(np.full((32, 32), place), 3.0 * place, f"1.2.{number}").save_as(
+                series / f"{place}.dcm", enforce_file_format=True
+            )
+        mask = np.zeros((32, 32, 3), np.uint8)  # (columns, rows, slices), a corner that no turn leaves in its place
+        mask[:4, :4, 1] = 1
+        where = read_scan(series).geometry.affine if affine is None else affine
+        save_volume(folder / f"p{number}.nii.gz", mask, where)
+        rows.append({"site": "A", "patient": f"p{number}", "image": f"p{number}", "mask": f"p{number}.nii.gz"})
+    return write_manifest(folder, rows)
+
+
+def test_masks_with_an_identity_affine_are_never_turned_onto_a_dicom_series(tmp_path: Path) -> None:
+    message = broken(series_folder(tmp_path / "identity", np.eye(4)))
+    assert "p0.nii.gz: it is not on the grid of its image: its affine is a default one" in message
+    assert "data.mask_grid = 'voxels' takes them so (its image: p0)" in message
+    for folder, data in (
+        (tmp_path / "identity", {"mask_grid": "voxels"}),
+        (series_folder(tmp_path / "right", None), {}),
+    ):
+        images = opened("segmentation", folder, **data)
+        images.prepare()
+        masks = images.whole("A").load(torch.arange(3)).targets
+        assert masks[1].nonzero().tolist() == [[row, column] for row in range(4) for column in range(4)]
+        assert not masks[0].any()
+        assert not masks[2].any()
 
 
 def test_a_picture_instead_of_a_mask_is_recognized(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pytest
 import tomli_w
@@ -11,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 import harmofl
-from folders import blob, classification_folder, picture, prostate_folder, segmentation_folder
+from folders import blob, classification_folder, picture, prostate_folder, save_volume, segmentation_folder
 from harmofl.data.images import LabelledImages
 from harmofl.inference.evaluation import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
 from harmofl.methods.harmonizers import Harmonizer
@@ -164,6 +165,24 @@ def test_images_of_another_depth_than_those_of_training_are_mentioned(
     assert f"site-0: 5 of 12 images: {note}" in caplog.text
     (model / "model.json").write_text((model / "model.json").read_text().replace('"training_images"', '"unknown"'))
     assert not any(each.notes for each in harmofl.predict(model, other / "site-0", out=tmp_path / "old"))
+
+
+def test_a_mask_that_may_not_lie_on_its_image_is_mentioned_in_training_and_evaluation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = prostate_folder(tmp_path / "data")
+    train_on(folder, tmp_path / "well", task="prostate")
+    assert caplog.text == ""
+    for mask in sorted(folder.glob("*/*egmentation.nii.gz"))[1:8]:
+        save_volume(mask, np.asarray(nib.load(mask).dataobj), np.eye(4))
+    train_on(folder, tmp_path / "run", task="prostate")
+    words = "BIDMC/Case01_segmentation.nii.gz: it is not on the grid of its image: its affine is a default one"
+    assert words in caplog.text
+    assert "(its image: BIDMC/Case01.nii.gz)" in caplog.text
+    assert "and 2 more masks that are not on the grid of their images" in caplog.text
+    caplog.clear()
+    harmofl.evaluate(tmp_path / "run", data=folder)
+    assert words in caplog.text
 
 
 @pytest.mark.parametrize("method", ["harmofl", "centralized"])

@@ -14,11 +14,10 @@ import torch
 from monai.inferers.utils import sliding_window_inference
 from PIL import Image
 from pydicom import dcmread
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 from torch import Tensor, nn
 
 import harmofl
+from folders import dicom_slice
 from harmofl.data.formats import read_mask, read_scan
 from harmofl.data.preparation import as_tensor, padded
 from harmofl.data.scans import Scan
@@ -194,27 +193,6 @@ def test_slices_keep_their_order_and_know_their_neighbours(tmp_path: Path, using
     assert mask[0, 0].tolist() == [0, 0, 0, 0, 1]  # the first channel of the last slice is above a half
 
 
-def slice_of(pixels: np.ndarray, height: float, series: str) -> Dataset:
-    dataset = Dataset()
-    dataset.file_meta = FileMetaDataset()
-    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    kind = "1.2.840.10008.5.1.4.1.1.2"
-    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID = kind
-    dataset.SOPInstanceUID = generate_uid()
-    dataset.SeriesInstanceUID, dataset.StudyInstanceUID, dataset.FrameOfReferenceUID = series, "1.2.5", "1.2.6"
-    dataset.Modality, dataset.PatientID, dataset.PatientName, dataset.StudyID = "CT", "p", "P", "1"
-    dataset.PatientBirthDate = dataset.PatientSex = dataset.AccessionNumber = dataset.StudyDate = ""
-    dataset.StudyTime = dataset.ReferringPhysicianName = ""
-    dataset.SeriesNumber, dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, 1, "MONOCHROME2"
-    dataset.Rows, dataset.Columns = pixels.shape
-    dataset.BitsAllocated = dataset.BitsStored = 16
-    dataset.HighBit, dataset.PixelRepresentation = 15, 0
-    dataset.PixelSpacing, dataset.SliceThickness = [0.75, 0.5], 3
-    dataset.ImageOrientationPatient, dataset.ImagePositionPatient = [1, 0, 0, 0, 1, 0], [10, 20, height]
-    dataset.PixelData = pixels.astype(np.uint16).tobytes()
-    return dataset
-
-
 def dicom_series(folder: Path, slices: int = 4) -> np.ndarray:
     """Slices (S, rows, columns) whose files' names are not in the order of the body."""
     folder.mkdir(parents=True)
@@ -222,7 +200,7 @@ def dicom_series(folder: Path, slices: int = 4) -> np.ndarray:
     pixels[1:3, 4:9, 20:38] = 500
     pixels[2, 20:30, 3:6] = 500
     for number, name in enumerate(itertools.islice(("d", "b", "c", "a", "f", "e"), slices)):
-        slice_of(pixels[number], 5 + 3 * number, "1.2.3").save_as(folder / name, enforce_file_format=True)
+        dicom_slice(pixels[number], 5 + 3 * number, "1.2.3").save_as(folder / name, enforce_file_format=True)
     return pixels > 0
 
 
@@ -302,7 +280,7 @@ def test_mask_values_are_those_of_training(tmp_path: Path, using: Using, classes
     mode, values = VALUES[classes]
     with Image.open(path) as mask:
         assert mask.mode == mode
-    labels = read_mask(path, read_scan(tmp_path / "a.png"))
+    labels = read_mask(path, read_scan(tmp_path / "a.png")).labels
     assert labels[0, 0].tolist() == np.repeat(values, 20).tolist()
 
 
@@ -567,7 +545,7 @@ def test_files_named_one_by_one_that_do_not_say_where_they_lie_are_pictures(tmp_
     views = [tmp_path / "views" / name for name in ("front", "side")]
     for path in views:
         path.parent.mkdir(exist_ok=True)
-        view = slice_of(np.eye(36) * 500, 0, series)
+        view = dicom_slice(np.eye(36) * 500, 0, series)
         del view.ImagePositionPatient
         view.save_as(path, enforce_file_format=True)
     assert found(*views, out=tmp_path / "out") == [str(path) for path in views]
@@ -579,7 +557,7 @@ def test_each_series_of_a_folder_is_an_input_and_so_is_each_view_of_an_x_ray(tmp
     folder = tmp_path / "in"
     bright = dicom_series(folder)
     for name, series in (("x1", "1.2.8"), ("x2", "1.2.8"), ("y", "1.2.9")):
-        view = slice_of(np.eye(36 if name == "x1" else 20) * 500, 0, series)
+        view = dicom_slice(np.eye(36 if name == "x1" else 20) * 500, 0, series)
         del view.ImagePositionPatient
         view.save_as(folder / name, enforce_file_format=True)
     outcomes = predict(tmp_path, [folder], tmp_path / "out")
@@ -596,7 +574,7 @@ def test_a_segmentation_object_belongs_to_one_series_of_a_folder(tmp_path: Path,
     pytest.importorskip("highdicom")
     using(Brightness(), **GREY)
     dicom_series(tmp_path / "in")
-    slice_of(np.eye(20) * 500, 0, "1.2.9").save_as(tmp_path / "in" / "other", enforce_file_format=True)
+    dicom_slice(np.eye(20) * 500, 0, "1.2.9").save_as(tmp_path / "in" / "other", enforce_file_format=True)
     outcomes = predict(tmp_path, [tmp_path / "in"], tmp_path / "out", dicom_seg=True)
     assert [outcome.error for outcome in outcomes] == ["", ""]
     segmentation = dcmread(tmp_path / "out" / "a_mask.dcm")

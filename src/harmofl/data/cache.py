@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harmofl.data.preparation import Planes, widened
-from harmofl.data.scans import Mask
+from harmofl.data.scans import Mask, Note
 from harmofl.errors import RunError
 from harmofl.files import PART, write_whole
 
@@ -70,8 +70,8 @@ class Decoded:
     """height, width, slices, channels, minimum, mean, maximum of the original, and how it was stored."""
     values: list[int]
     """The mask's distinct values."""
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    """What a careful owner would want to know, each after "image" or "mask"."""
+    notes: list[Note] = field(default_factory=list)
+    """What a careful owner would want to know of its files."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Entry:
     facts: dict[str, NDArray[np.float64]]
     values: list[list[int]]
     """The distinct mask values of each sample."""
-    notes: list[list[tuple[str, str]]]
+    notes: list[list[Note]]
     """The notes of each sample."""
 
 
@@ -112,7 +112,7 @@ class Cache:
             masks = _mapped(place / "masks.bin", index["masks"]) if index["masks"] else None
             own = {name: loaded[name] for name in ("sample", "slice", "tiles", "foreground")}
             values = index["values"]
-            notes = [[(which, note) for which, note in of_sample] for of_sample in index["notes"]]
+            notes = [[Note(about, text) for about, text in of_sample] for of_sample in index["notes"]]
         except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
             shutil.rmtree(place, ignore_errors=True)  # not there, or damaged: made again
             return None
@@ -238,7 +238,7 @@ def _write_entry(place: Path, decoded: Iterable[Decoded]) -> None:
     columns: dict[str, list[Any]] = {"sample": [], "slice": [], "tiles": [], "foreground": []}
     facts: dict[str, list[float]] = {}
     values: list[list[int]] = []
-    notes: list[list[tuple[str, str]]] = []
+    notes: list[list[Note]] = []
     with Stack(place / "planes.bin") as planes, Stack(place / "masks.bin") as masks:
         for number, each in enumerate(decoded):
             count = len(each.planes)

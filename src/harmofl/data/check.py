@@ -274,6 +274,7 @@ def _remarks(folder: ImageFolder, sites: Mapping[str, _Site]) -> Iterator[Proble
             yield from patients_on_two_sides(site.samples)
         if site.entry is not None:
             yield from _about_files(site.entry, site.samples)
+            yield from (remark for _, remark in folder.notes(site.name))
             yield from _about_site(site.name, site.entry, site.planes)
     if folder.data.split_by == "patient":
         yield from _named_alike(sites.values())
@@ -333,9 +334,6 @@ def _about_files(entry: Entry, samples: Sequence[Sample]) -> Iterator[Problem]:
     for number in np.flatnonzero(facts["minimum"] == facts["maximum"]).tolist():
         value = facts["minimum"][number]
         yield Problem(samples[number].image, f"nothing to see: every pixel is {value:g}", fatal=False)
-    for sample, notes in zip(samples, entry.notes, strict=True):
-        for which, note in notes:
-            yield Problem(sample.image if which == "image" else sample.mask, note, fatal=False)
 
 
 def _about_site(site: str, entry: Entry, planes: Mapping[str, Places]) -> Iterator[Problem]:

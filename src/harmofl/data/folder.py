@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,11 +28,13 @@ from harmofl.data.images import (
 from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, in_unit_range
 from harmofl.data.samples import Listing, Problem, Sample
-from harmofl.data.scans import Scan, UnreadableError
+from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
 from harmofl.errors import UsageError, unknown_name
 from harmofl.settings import DataSettings
 
-VERSION = 4
+log = logging.getLogger(__name__)
+
+VERSION = 5
 """Of what decoding does; another number makes every entry of the cache anew."""
 
 MOST_MASK_VALUES = 256
@@ -174,6 +177,7 @@ class ImageFolder:
         """Decode what is not in the cache yet; refuse data on which training would fail."""
         self.inspect()
         self.refuse_if_broken()
+        self.warn_of_other_grids()
 
     def inspect(self) -> None:
         """Look at everything, and note every problem on which training would fail."""
@@ -222,6 +226,23 @@ class ImageFolder:
             listed = "; ".join(map(str, fatal[:SHOWN]))
             count = f"{len(fatal)} problem{'s' if len(fatal) > 1 else ''}"
             raise UsageError(f"{self.folder}: {count}: {listed}{more} (`harmofl data check` lists all)")
+
+    def notes(self, site: str) -> Iterator[tuple[Note, Problem]]:
+        """What a careful owner would want to know about a site's files, each with its remark."""
+        entry = self.entry(site)
+        for sample, notes in zip(self.samples[site], entry.notes if entry else (), strict=True):
+            for note in notes:
+                of_pair = f" (its image: {sample.image})" if note.about == "grid" else ""
+                file = sample.image if note.about == "image" else sample.mask
+                yield note, Problem(file, f"{note.text}{of_pair}", fatal=False, site=site)
+
+    def warn_of_other_grids(self) -> None:
+        """Warn of masks that may not lie on their images: nothing else would show it."""
+        remarks = [remark for site in self.samples for note, remark in self.notes(site) if note.about == "grid"]
+        for remark in remarks[:SHOWN]:
+            log.warning("%s", remark)
+        if len(remarks) > SHOWN:
+            log.warning("and %d more masks that are not on the grid of their images", len(remarks) - SHOWN)
 
     def entry(self, site: str) -> Entry | None:
         """A site's decoded images; None if not one could be decoded."""
@@ -311,45 +332,45 @@ class ImageFolder:
         fit = Fit(height, width, self.data.size, self._resizes)
         return Decoded(
             planes=fit.images(in_unit_range(scan, self.data)),
-            masks=None if mask is None else fit.masks(mask),
+            masks=None if mask is None else fit.masks(mask.labels),
             tiles=fit.tiles,
             facts=facts(scan),
-            values=[] if mask is None else np.unique(mask).tolist(),
-            notes=self._notes(sample, scan),
+            values=[] if mask is None else np.unique(mask.labels).tolist(),
+            notes=[*(Note("image", text) for text in scan.geometry.notes), *(mask.notes if mask else ())],
         )
-
-    def _notes(self, sample: Sample, scan: Scan) -> list[tuple[str, str]]:
-        from harmofl.data.formats import mask_notes
-
-        of_mask = mask_notes(self.folder / sample.mask, scan) if self.kind == "segmentation" else ()
-        return [*(("image", note) for note in scan.geometry.notes), *(("mask", note) for note in of_mask)]
 
     @property
     def _resizes(self) -> bool:
         return self.data.resize or self.kind == "classification"  # a label is true of the whole image only
 
-    def _mask(self, sample: Sample, scan: Scan) -> np.ndarray[Any, Any] | None:
+    def _mask(self, sample: Sample, scan: Scan) -> ScanMask | None:
         from harmofl.data.formats import read_mask
+        from harmofl.data.formats.alignment import OtherGridError
 
         if self.kind == "classification":
             return None
         try:
-            mask = read_mask(self.folder / sample.mask, scan)
+            read = read_mask(self.folder / sample.mask, scan, self.data.mask_grid)
+        except OtherGridError as error:
+            raise _MaskError(f"{error} (its image: {sample.image})") from None
         except UnreadableError as error:
             raise _MaskError(str(error)) from None
         except Exception as error:
             raise _MaskError(f"cannot be read: {type(error).__name__}: {error}") from error
+        mask = read.labels
         count = len(np.unique(mask))
         if count > MOST_MASK_VALUES:
             raise _MaskError(f"{count} different values: a mask holds a few labels (is it a picture, or a JPEG?)")
         if mask.min() < 0 or mask.max() > 65535:
             raise _MaskError(f"labels from {mask.min()} to {mask.max()}: they must be from 0 to 65535")
-        return mask.astype(np.uint8 if mask.max() < 256 else np.uint16)
+        return replace(read, labels=mask.astype(np.uint8 if mask.max() < 256 else np.uint16))
 
     def _key(self, samples: Sequence[Sample], prints: dict[str, str]) -> str:
         """Named by content: the files' hashes, and the settings that change what is made of them."""
         data = self.data
         chosen = [self.kind, data.size, self._resizes, data.color, data.intensity]
+        if data.mask_grid != "auto":
+            chosen.append(data.mask_grid)
         files = [[prints[sample.image], prints.get(sample.mask, ""), sample.reversed_channels] for sample in samples]
         return digest(VERSION, chosen, files)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,14 @@ Mask = NDArray[Any]
 
 PLANES = ("sagittal", "coronal", "axial")
 """What slices are called, by the body axis that they follow: left-right, back-front, feet-head."""
+
+
+class Note(NamedTuple):
+    """What a careful owner would want to know about a file that can be read."""
+
+    about: Literal["image", "mask", "grid"]
+    """The file; "grid" is about a mask that may not lie on its image, which every command shows."""
+    text: str
 
 
 class UnreadableError(Exception):
@@ -35,6 +43,11 @@ class Geometry:
     notes: tuple[str, ...] = field(default=())
     """What a careful owner would want to know about the file."""
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the file says where it lies in the body."""
+        return self.axis is not None
+
 
 @dataclass(frozen=True)
 class Scan:
@@ -47,3 +60,11 @@ class Scan:
     def is_volume(self) -> bool:
         """Whether it has more than one slice to put together again."""
         return len(self.pixels) > 1 or self.geometry.kind != "picture"
+
+
+@dataclass(frozen=True)
+class ScanMask:
+    """Labels (S, H, W) of a scan, pixel on pixel, in the smallest type of whole numbers that holds them."""
+
+    labels: Mask
+    notes: tuple[Note, ...] = ()

@@ -111,6 +111,7 @@ def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch)
     watch({"phase": "images", "images": settings.data.images_used})
     source.inspect_images()
     source.refuse_if_broken()
+    source.warn_of_other_grids()
     return source, settings.with_values("data", **source.found())
 
 

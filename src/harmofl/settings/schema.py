@@ -69,6 +69,11 @@ class DataSettings(Section):
     neighbours: Annotated[int, Field(ge=0, le=5)] = Field(
         0, description="slices on each side that join a volume's slice as channels"
     )
+    mask_grid: Literal["auto", "voxels", "refuse"] = Field(
+        "auto",
+        description="a mask whose affine does not describe its image's voxels: voxels takes it voxel by voxel, refuse "
+        "does not; auto: voxels, with a warning, between NIfTI files, and refuse where either is DICOM",
+    )
     channels: Positive | None = Field(None, description="of the network's input; found in the data if unset")
     classes: Names | None = Field(
         None,

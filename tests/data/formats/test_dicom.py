@@ -193,7 +193,7 @@ def test_a_mask_lies_on_the_series_that_it_was_made_from(tmp_path: Path) -> None
     assert written.get_fdata()[tuple(np.rint(voxel[:3]).astype(int))] == VOLUME[2, 2, 1] + 10
     assert int(written.header["sform_code"]) == int(written.header["qform_code"]) == 1
     assert written.header.get_xyzt_units()[0] == "mm"
-    np.testing.assert_array_equal(read_mask(path, scan), mask)
+    np.testing.assert_array_equal(read_mask(path, scan).labels, mask)
 
 
 @pytest.mark.parametrize("target", ["RAS", "LPS", "LPI", "PLS", "SRA"])
@@ -203,7 +203,7 @@ def test_a_nifti_mask_in_any_order_of_axes_is_turned_to_the_series(tmp_path: Pat
     image = nib.load(write_mask(tmp_path / "mask", mask, scan))
     now, then = nib.io_orientation(image.affine), nib.orientations.axcodes2ornt(tuple(target))
     image.as_reoriented(nib.orientations.ornt_transform(now, then)).to_filename(tmp_path / "turned.nii")
-    np.testing.assert_array_equal(read_mask(tmp_path / "turned.nii", scan), mask)
+    np.testing.assert_array_equal(read_mask(tmp_path / "turned.nii", scan).labels, mask)
 
 
 def test_a_tilted_stack_has_a_sheared_affine_that_a_mask_keeps(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_white_as_zero_is_turned_round_but_not_in_a_mask(tmp_path: Path) -> None
     tags = {"PhotometricInterpretation": "MONOCHROME1", "BitsStored": 12, "HighBit": 11}
     scan = read_scan(saved(tmp_path / "a.dcm", image(stored, **tags)))
     np.testing.assert_array_equal(scan.pixels[0, 0], 4095.0 - stored)
-    np.testing.assert_array_equal(read_mask(tmp_path / "a.dcm", scan)[0], stored)
+    np.testing.assert_array_equal(read_mask(tmp_path / "a.dcm", scan).labels[0], stored)
 
 
 def test_colour_pictures_stay_bytes(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_colour_pictures_stay_bytes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scan.pixels[0], stored.transpose(2, 0, 1))
     assert scan.geometry.kind == "dicom"
     Image.fromarray(stored[..., 0]).save(tmp_path / "m.png")
-    np.testing.assert_array_equal(read_mask(tmp_path / "m.png", scan)[0], stored[..., 0])
+    np.testing.assert_array_equal(read_mask(tmp_path / "m.png", scan).labels[0], stored[..., 0])
 
 
 def test_frames_of_one_file_are_slices(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_mask_as_another_series_is_laid_on_by_position(tmp_path: Path) -> None
     scan = read_scan(series(tmp_path / "s"))
     for place in range(4):
         saved(tmp_path / "m" / str(9 - place), placed((VOLUME[place] + 10).astype(np.uint8), 5 + 3 * place))
-    np.testing.assert_array_equal(read_mask(tmp_path / "m", scan), VOLUME + 10)
+    np.testing.assert_array_equal(read_mask(tmp_path / "m", scan).labels, VOLUME + 10)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ def test_a_written_segmentation_names_its_slices_and_reads_back(tmp_path: Path, 
     slices = {pydicom.dcmread(source / name).SOPInstanceUID for name in "abcd"}
     named = {one.ReferencedSOPInstanceUID for one in written.ReferencedSeriesSequence[0].ReferencedInstanceSequence}
     assert named == slices
-    np.testing.assert_array_equal(read_mask(path, scan), mask)
+    np.testing.assert_array_equal(read_mask(path, scan).labels, mask)
 
 
 def test_highdicom_finds_the_same_segments(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_a_segmentation_of_one_class_is_read_back(tmp_path: Path) -> None:
     source = series(tmp_path / "s")
     one = (MASK > 0).astype(np.uint8)
     path = write_segmentation(tmp_path / "out", one, source, ["liver"])
-    np.testing.assert_array_equal(read_mask(path, read_scan(source)), one)
+    np.testing.assert_array_equal(read_mask(path, read_scan(source)).labels, one)
 
 
 def test_a_segmentation_of_other_slices_or_kind_is_refused(tmp_path: Path) -> None:

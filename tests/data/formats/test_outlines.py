@@ -7,7 +7,7 @@ from xml.etree.ElementTree import parse
 import numpy as np
 import pytest
 
-from harmofl.data.formats import mask_notes, read_mask, read_scan
+from harmofl.data.formats import read_mask, read_scan
 from harmofl.data.scans import Scan, UnreadableError
 
 DATA = Path(__file__).parents[3] / ".." / "shared" / "data" / "nuclei-original-layouts"
@@ -30,7 +30,7 @@ def annotation(*regions: str, name: str = "Epithelial") -> str:
 def mask_of(tmp_path: Path, *annotations: str, height: int = 8, width: int = 10) -> np.ndarray:
     path = tmp_path / "outlines.xml"
     path.write_text(f"<Annotations>{''.join(annotations)}</Annotations>")
-    return read_mask(path, Scan(np.zeros((1, 3, height, width), np.uint8)))[0]
+    return read_mask(path, Scan(np.zeros((1, 3, height, width), np.uint8))).labels[0]
 
 
 def box(left: float, top: float, right: float, bottom: float) -> str:
@@ -86,9 +86,9 @@ def test_points_and_lines_mark_nothing_and_slivers_their_corners(tmp_path: Path)
 def test_no_outlines_is_an_empty_mask_with_a_note(tmp_path: Path) -> None:
     assert mask_of(tmp_path, annotation()).sum() == 0
     scan = Scan(np.zeros((1, 3, 8, 10), np.uint8))
-    assert mask_notes(tmp_path / "outlines.xml", scan) == ("it holds no outlines: the mask is empty",)
+    assert read_mask(tmp_path / "outlines.xml", scan).notes == (("mask", "it holds no outlines: the mask is empty"),)
     mask_of(tmp_path, annotation(box(0, 0, 1, 1)))
-    assert mask_notes(tmp_path / "outlines.xml", scan) == ()
+    assert read_mask(tmp_path / "outlines.xml", scan).notes == ()
 
 
 @pytest.mark.parametrize("x", ["abc", "nan", "inf", ""])
@@ -153,6 +153,6 @@ def test_filled_areas_agree_with_what_aperio_measured(tmp_path: Path) -> None:
 def test_real_outlines_mark_the_dark_pixels() -> None:
     path = next(DATA.rglob("TCGA-86-8672-01Z-00-DX1_2.svs"))
     scan = read_scan(path)
-    mask = read_mask(path.with_suffix(".xml"), scan)[0].astype(bool)
+    mask = read_mask(path.with_suffix(".xml"), scan).labels[0].astype(bool)
     grey = scan.pixels[0].mean(axis=0)
     assert grey[mask].mean() < grey[~mask].mean() - 20

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from harmofl.data.formats import guards, is_readable, mask_notes, read_mask, read_scan, write_mask
+from harmofl.data.formats import guards, is_readable, read_mask, read_scan, write_mask
 from harmofl.data.scans import Geometry, Scan, UnreadableError
 
 DATA = Path(__file__).parents[3] / ".." / "shared" / "data" / "nuclei-original-layouts"
@@ -149,7 +149,7 @@ def test_white_as_zero_is_turned_round_and_a_palette_painted(tmp_path: Path) -> 
     scan = read_scan(tmp_path / "palette.tif")
     assert scan.pixels.shape == (1, 3, 3, 4)
     assert scan.pixels[0, :, 1, 1].tolist() == [0xAB, 0, 0]
-    np.testing.assert_array_equal(read_mask(tmp_path / "palette.tif", scan)[0], GREY)
+    np.testing.assert_array_equal(read_mask(tmp_path / "palette.tif", scan).labels[0], GREY)
 
 
 def test_tiff_compressions_that_need_codecs(tmp_path: Path) -> None:
@@ -184,14 +184,14 @@ def picture(height: int = 3, width: int = 4) -> Scan:
 def test_a_palettes_indices_are_the_labels(tmp_path: Path) -> None:
     image = Image.fromarray(GREY, mode=None).convert("P")
     image.putdata(GREY.flatten().tolist())
-    np.testing.assert_array_equal(read_mask(saved(tmp_path / "m.png", image), picture())[0], GREY)
+    np.testing.assert_array_equal(read_mask(saved(tmp_path / "m.png", image), picture()).labels[0], GREY)
 
 
 def test_masks_of_one_bit_of_grey_colour_and_of_large_labels(tmp_path: Path) -> None:
     shape = GREY > 5
-    bit = read_mask(saved(tmp_path / "bit.png", Image.fromarray(shape)), picture())
-    grey = read_mask(saved(tmp_path / "rgba.png", Image.fromarray(GREY).convert("RGBA")), picture())
-    deep = read_mask(saved(tmp_path / "deep.png", Image.fromarray(GREY.astype(np.uint16) * 300)), picture())
+    bit = read_mask(saved(tmp_path / "bit.png", Image.fromarray(shape)), picture()).labels
+    grey = read_mask(saved(tmp_path / "rgba.png", Image.fromarray(GREY).convert("RGBA")), picture()).labels
+    deep = read_mask(saved(tmp_path / "deep.png", Image.fromarray(GREY.astype(np.uint16) * 300)), picture()).labels
     np.testing.assert_array_equal(bit[0], shape)
     np.testing.assert_array_equal(grey[0], GREY)
     np.testing.assert_array_equal(deep[0], GREY.astype(int) * 300)
@@ -201,7 +201,7 @@ def test_masks_of_one_bit_of_grey_colour_and_of_large_labels(tmp_path: Path) -> 
 def test_labels_may_be_nearly_whole_but_not_half(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "near.tif", np.full((3, 4), 0.9999, np.float32))
     tifffile.imwrite(tmp_path / "half.tif", np.full((3, 4), 0.5, np.float32))
-    assert read_mask(tmp_path / "near.tif", picture()).tolist() == [[[1] * 4] * 3]
+    assert read_mask(tmp_path / "near.tif", picture()).labels.tolist() == [[[1] * 4] * 3]
     with pytest.raises(UnreadableError, match=r"not whole numbers, such as 0\.5"):
         read_mask(tmp_path / "half.tif", picture())
 
@@ -216,7 +216,7 @@ def test_a_mask_of_another_size_or_in_colour_is_refused(tmp_path: Path) -> None:
 def test_a_jpeg_mask_is_black_and_white_or_refused(tmp_path: Path) -> None:
     disk = np.zeros((40, 40), dtype=np.uint8)
     disk[10:30, 10:30] = 255
-    found = read_mask(saved(tmp_path / "m.jpg", Image.fromarray(disk)), Scan(np.zeros((1, 1, 40, 40), np.uint8)))
+    found = read_mask(saved(tmp_path / "m.jpg", Image.fromarray(disk)), Scan(np.zeros((1, 1, 40, 40), np.uint8))).labels
     np.testing.assert_array_equal(found[0], disk)
     labels = saved(tmp_path / "l.jpg", Image.fromarray(disk // 2))
     with pytest.raises(UnreadableError, match="save masks as PNG"):
@@ -227,7 +227,7 @@ def test_a_jpeg_mask_is_black_and_white_or_refused(tmp_path: Path) -> None:
 def test_a_jpeg_of_small_labels_is_refused_and_an_empty_one_is_empty(tmp_path: Path, labels: int) -> None:
     mask = np.zeros((40, 40), dtype=np.uint8)
     scan = Scan(np.zeros((1, 1, 40, 40), np.uint8))
-    assert not read_mask(saved(tmp_path / "empty.jpg", Image.fromarray(mask)), scan).any()
+    assert not read_mask(saved(tmp_path / "empty.jpg", Image.fromarray(mask)), scan).labels.any()
     mask[10:30, 10:30] = labels
     with pytest.raises(UnreadableError, match=r"cannot hold small labels .*: save masks as PNG"):
         read_mask(saved(tmp_path / "small.jpg", Image.fromarray(mask)), scan)
@@ -242,9 +242,9 @@ DRAWN = 255 * np.eye(3, 4, dtype=np.uint8)
 def test_what_is_fully_transparent_in_a_mask_is_background(tmp_path: Path, name: str, mode: str) -> None:
     labels, alpha = GREY + 1, np.where(DRAWN > 0, 90, 0).astype(np.uint8)
     path = saved(tmp_path / name, with_alpha(mode, labels, alpha))
-    np.testing.assert_array_equal(read_mask(path, picture())[0], np.where(DRAWN > 0, labels, 0))
+    np.testing.assert_array_equal(read_mask(path, picture()).labels[0], np.where(DRAWN > 0, labels, 0))
     path = saved(tmp_path / name, with_alpha(mode, labels, WHITE // 2))
-    np.testing.assert_array_equal(read_mask(path, picture())[0], labels)
+    np.testing.assert_array_equal(read_mask(path, picture()).labels[0], labels)
 
 
 @pytest.mark.parametrize("name", ["m.png", "m.tif"])
@@ -257,7 +257,7 @@ def test_a_mask_drawn_in_its_transparency_is_refused(tmp_path: Path, name: str, 
 
 
 def test_a_mask_of_which_nothing_is_seen_is_empty_or_refused(tmp_path: Path) -> None:
-    assert not read_mask(saved(tmp_path / "black.png", with_alpha("LA", 0 * WHITE, 0 * WHITE)), picture()).any()
+    assert not read_mask(saved(tmp_path / "black.png", with_alpha("LA", 0 * WHITE, 0 * WHITE)), picture()).labels.any()
     with pytest.raises(UnreadableError, match=r"in its transparency.* that is empty without an alpha channel"):
         read_mask(saved(tmp_path / "white.png", with_alpha("LA", WHITE, 0 * WHITE)), picture())
 
@@ -278,8 +278,8 @@ def test_a_deep_mask_drawn_in_its_transparency_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_jpeg_mask_is_noted(tmp_path: Path) -> None:
-    path = saved(tmp_path / "m.jpg", Image.fromarray(GREY))
-    assert "JPEG" in mask_notes(path, picture())[0]
+    path = saved(tmp_path / "m.jpg", Image.fromarray(np.full((3, 4), 255, np.uint8)))
+    assert "JPEG" in read_mask(path, picture()).notes[0].text
 
 
 @pytest.mark.parametrize("top", [1, 255, 256, 65535])
@@ -288,7 +288,7 @@ def test_a_written_mask_reads_back_the_same(tmp_path: Path, top: int) -> None:
     scan = picture(height=1, width=3)
     path = write_mask(tmp_path / "new" / "slide.v1", mask, scan)
     assert path == tmp_path / "new" / "slide.v1.png"
-    np.testing.assert_array_equal(read_mask(path, scan), mask)
+    np.testing.assert_array_equal(read_mask(path, scan).labels, mask)
 
 
 def test_a_written_stack_is_a_tiff_of_pages(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_written_stack_is_a_tiff_of_pages(tmp_path: Path) -> None:
     scan = Scan(np.zeros((3, 1, 2, 4), np.uint8), Geometry())
     path = write_mask(tmp_path / "stack", mask, scan)
     assert path.name == "stack.tif"
-    np.testing.assert_array_equal(read_mask(path, scan), mask)
+    np.testing.assert_array_equal(read_mask(path, scan).labels, mask)
 
 
 def test_a_mask_of_the_wrong_shape_is_not_written(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_real_slides_in_jpeg_2000_are_read_at_full_resolution() -> None:
 @needs_data
 def test_real_pictures_that_are_jpeg_inside_and_their_masks() -> None:
     scan = read_scan(DATA / "TNBC_NucleiSegmentation" / "Slide_01" / "01_1.png")
-    mask = read_mask(DATA / "TNBC_NucleiSegmentation" / "GT_01" / "01_1.png", scan)
+    mask = read_mask(DATA / "TNBC_NucleiSegmentation" / "GT_01" / "01_1.png", scan).labels
     assert scan.pixels.shape == (1, 3, 512, 512)
     assert mask.shape == (1, 512, 512)
     assert mask.dtype == np.uint8

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
+from harmofl.data.formats.alignment import MaskGrid, align
 from harmofl.data.formats.content import content_of, is_readable
 from harmofl.data.formats.dicom import read_dicom, read_dicom_labels, read_series
-from harmofl.data.formats.grid import lies_turned, on_the_same_grid, turned
+from harmofl.data.formats.grid import on_the_same_grid
 from harmofl.data.formats.guards import quiet, whole
-from harmofl.data.formats.nifti import nifti_mask, nifti_notes, read_nifti, read_nifti_labels
+from harmofl.data.formats.nifti import nifti_mask, read_nifti, read_nifti_labels
 from harmofl.data.formats.outlines import outline_notes, read_outlines
 from harmofl.data.formats.pictures import (
     label_notes,
@@ -19,13 +21,12 @@ from harmofl.data.formats.pictures import (
     write_picture_mask,
 )
 from harmofl.data.formats.segmentations import is_segmentation, read_segmentation, write_segmentation_object
-from harmofl.data.scans import Mask, Scan, UnreadableError
+from harmofl.data.scans import Mask, Note, Scan, ScanMask, UnreadableError
 from harmofl.files import write_whole
 
 __all__ = [
     "is_readable",
     "load_libraries",
-    "mask_notes",
     "read_mask",
     "read_scan",
     "read_series",
@@ -64,37 +65,32 @@ def read_scan(path: Path) -> Scan:
     return READERS[content](path)
 
 
-def read_mask(path: Path, scan: Scan) -> Mask:
-    """Read the labels (S, H, W) of a scan, pixel on pixel, in the smallest type of whole numbers that holds them."""
+def read_mask(path: Path, scan: Scan, mask_grid: MaskGrid = "auto") -> ScanMask:
+    """Read the labels of a scan; `mask_grid`: what becomes of those on another grid (`data.mask_grid`)."""
     content = content_of(path)
     if content == "outlines":
-        slices, _, height, width = scan.pixels.shape
-        if slices != 1:
-            raise UnreadableError("outlines belong to a picture, not to a volume")
-        return read_outlines(path, height, width)[None]
+        return _read_outline_mask(path, scan)
     if content in ("picture", "tiff"):
         labels = read_picture_labels(path, tiff=content == "tiff")
-    elif content == "nifti":
-        labels, geometry = read_nifti_labels(path)
-        # Between two NIfTI files the voxels count, not the affines, unless these say that the voxels are the same.
-        if scan.geometry.kind == "dicom" or lies_turned(geometry, labels.shape, scan):
-            labels = turned(labels, geometry, scan)
-    elif is_segmentation(path):
-        labels = read_segmentation(path, scan)
+        notes = _notes_on_mask(label_notes(path) if content == "picture" else ())
+    elif content == "dicom" and is_segmentation(path):
+        labels, notes = read_segmentation(path, scan), ()
     else:
-        labels, geometry = read_dicom_labels(path)
-        labels = turned(labels, geometry, scan)
-    return whole(on_the_same_grid(labels, scan))
+        stored, geometry = read_nifti_labels(path) if content == "nifti" else read_dicom_labels(path)
+        labels, notes = align(stored, geometry, scan, mask_grid)
+    return ScanMask(whole(on_the_same_grid(labels, scan)), notes)
 
 
-def mask_notes(path: Path, scan: Scan) -> tuple[str, ...]:
-    """What a careful owner would want to know about a mask that can be read."""
-    content = content_of(path)
-    if content == "nifti":
-        return nifti_notes(path, scan)
-    if content == "outlines":
-        return outline_notes(path)
-    return label_notes(path) if content == "picture" else ()
+def _read_outline_mask(path: Path, scan: Scan) -> ScanMask:
+    slices, _, height, width = scan.pixels.shape
+    if slices != 1:
+        raise UnreadableError("outlines belong to a picture, not to a volume")
+    return ScanMask(read_outlines(path, height, width)[None], _notes_on_mask(outline_notes(path)))
+
+
+def _notes_on_mask(texts: Iterable[str]) -> tuple[Note, ...]:
+    """Remarks on a mask's file."""
+    return tuple(Note("mask", text) for text in texts)
 
 
 def write_mask(stem: Path, mask: Mask, scan: Scan) -> Path:

@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harmofl.data.formats.guards import times
-from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
+from harmofl.data.scans import Mask, Pixels, Scan, UnreadableError
 
 Orientation = NDArray[np.float64]
 
 SEEN_AS = {2: ("L", "P"), 1: ("L", "I"), 0: ("P", "I")}
 """Where columns and rows lead, by the body axis (0 left-right, 1 back-front, 2 feet-head) of the slices."""
+
+UNMOVED: Orientation = np.array([[0, 1], [1, 1], [2, 1]], dtype=np.float64)
+"""The transform that leaves an array as it is."""
 
 
 def orientation_of(affine: NDArray[np.float64] | None) -> Orientation | None:
@@ -49,7 +52,7 @@ def is_valid(affine: NDArray[np.float64] | None) -> bool:
 
 def to_slices(stored: Pixels, orientation: Orientation | None) -> Pixels:
     """(S, C, H, W) from a stored array (columns, rows, slices, channels)."""
-    return _moved(stored, orientation).transpose(2, 3, 1, 0)
+    return moved(stored, orientation).transpose(2, 3, 1, 0)
 
 
 def to_stored(mask: Mask, orientation: Orientation | None) -> Mask:
@@ -57,7 +60,7 @@ def to_stored(mask: Mask, orientation: Orientation | None) -> Mask:
     from nibabel.orientations import ornt_transform
 
     stored = mask.transpose(2, 1, 0)
-    return stored if orientation is None else _moved(stored, ornt_transform(_unmoved(), orientation))
+    return stored if orientation is None else moved(stored, ornt_transform(UNMOVED, orientation))
 
 
 def stored_grid(scan: Scan) -> tuple[int, int, int]:
@@ -79,36 +82,8 @@ def on_the_same_grid(labels: Mask, scan: Scan) -> Mask:
     return to_slices(labels[..., None], scan.geometry.orientation)[:, 0]
 
 
-def turned(labels: Mask, own: Geometry, scan: Scan) -> Mask:
-    """Labels with their axes as the scan's stored array has them, judged by the two affines."""
-    from nibabel.orientations import io_orientation, ornt_transform
-
-    if own.orientation is None or scan.geometry.orientation is None:
-        return labels
-    return _moved(labels, ornt_transform(io_orientation(own.affine), io_orientation(scan.geometry.affine)))
-
-
-def lies_turned(own: Geometry, shape: tuple[int, ...], scan: Scan) -> bool:
-    """Whether labels lie on the scan's own voxels, only stored along other axes or from another end."""
-    from nibabel.orientations import inv_ornt_aff, io_orientation, ornt_transform
-
-    image = scan.geometry.affine
-    if own.affine is None or image is None or own.orientation is None or scan.geometry.orientation is None:
-        return False
-    turn = ornt_transform(io_orientation(own.affine), io_orientation(image))
-    if (turn == _unmoved()).all():
-        return False
-    after = own.affine @ inv_ornt_aff(turn, shape)
-    half_a_voxel = 0.5 * np.linalg.norm(image[:3, :3], axis=0).min()
-    axes_agree = np.allclose(after[:3, :3], image[:3, :3], atol=0.02 * half_a_voxel)
-    return bool(axes_agree and np.allclose(after[:3, 3], image[:3, 3], atol=half_a_voxel))
-
-
-def _moved(array: NDArray[Any], orientation: Orientation | None) -> NDArray[Any]:
+def moved(array: NDArray[Any], orientation: Orientation | None) -> NDArray[Any]:
+    """An array with its first three axes swapped and flipped."""
     from nibabel.orientations import apply_orientation
 
     return array if orientation is None else np.asarray(apply_orientation(array, orientation))
-
-
-def _unmoved() -> Orientation:
-    return np.array([[0, 1], [1, 1], [2, 1]], dtype=np.float64)

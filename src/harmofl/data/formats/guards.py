@@ -89,7 +89,7 @@ def _words(error: Exception) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def times(shape: Sequence[int]) -> str:
+def times(shape: Sequence[object]) -> str:
     """A shape in words: 64 x 64 x 20."""
     return " x ".join(str(size) for size in shape)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harmofl.data.formats.content import GZIP_START
-from harmofl.data.formats.grid import is_valid, lies_turned, orientation_of, slice_axis, to_slices, to_stored
+from harmofl.data.formats.grid import is_valid, orientation_of, slice_axis, to_slices, to_stored
 from harmofl.data.formats.guards import check_size, plain, quiet, reading, times
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
@@ -26,9 +26,6 @@ AFTER_LIMIT = 2**24
 """Bytes after the voxels, which mean nothing."""
 NO_ORIENTATION = "its header does not say how it lies in the body; its slices are taken as stored"
 NO_CODES = "its header marks its orientation as unknown (qform and sform code 0); the spacing alone is used"
-OTHER_AFFINE = "its affine differs from the image's; taken voxel by voxel"
-OTHER_AXES = "its affine points along other axes than the image's; taken voxel by voxel, it may be mirrored: look at it"
-TURNED = "it is stored along other axes than its image, and was turned onto it"
 
 
 @dataclass(frozen=True)
@@ -51,22 +48,6 @@ def read_nifti_labels(path: Path) -> tuple[Mask, Geometry]:
     if stored.shape[3] != 1:
         raise UnreadableError(f"the mask has a fourth axis ({times(stored.shape)}); a mask holds one number a voxel")
     return stored[..., 0], _geometry(header)
-
-
-def nifti_notes(path: Path, scan: Scan) -> tuple[str, ...]:
-    """What a careful owner would want to know about a mask for this scan."""
-    from nibabel.orientations import aff2axcodes
-
-    with reading("NIfTI file"), _opened(path) as stream:
-        own = _geometry(_header(stream))
-    image = scan.geometry.affine
-    if scan.geometry.kind != "nifti" or own.affine is None or image is None:
-        return ()
-    if np.allclose(own.affine, image, rtol=1e-3, atol=1e-3):
-        return ()
-    if lies_turned(own, (*own.stored_shape, 1)[:3], scan):
-        return (TURNED,)
-    return (OTHER_AXES if aff2axcodes(own.affine) != aff2axcodes(image) else OTHER_AFFINE,)
 
 
 def nifti_mask(mask: Mask, geometry: Geometry) -> bytes:

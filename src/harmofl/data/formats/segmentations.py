@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from harmofl.data.formats.alignment import OtherGridError
 from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, frames_of, series_files
 from harmofl.data.formats.grid import orientation_of, stored_grid, to_stored
 from harmofl.data.formats.guards import check_size, quiet, reading, times
@@ -68,13 +69,13 @@ def _slice_of(plane: Plane, scan: Scan) -> int:
     """Which of the scan's slices a frame lies on."""
     own, image = affine_of([plane])[0], scan.geometry.affine
     if own is None or image is None or scan.geometry.orientation is None:
-        raise UnreadableError(OTHER_GRID)
+        raise OtherGridError(OTHER_GRID)
     column, row, height = (float(index) for index in (np.linalg.inv(image) @ own[:, 3])[:3])
     off_grid = max(abs(column), abs(row), abs(height - round(height))) > 0.1
     if off_grid or not np.allclose(own[:3, :2], image[:3, :2], atol=1e-2):
-        raise UnreadableError(OTHER_GRID)
+        raise OtherGridError(OTHER_GRID)
     if not 0 <= round(height) < stored_grid(scan)[2]:
-        raise UnreadableError(OTHER_GRID)
+        raise OtherGridError(OTHER_GRID)
     return round(height)
 
 
