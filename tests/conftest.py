@@ -1,9 +1,12 @@
 """Makes `runs` and `folders`, the helpers of many tests, importable from every folder below."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from disks import mounted
 
 torch.set_num_threads(1)  # the tests' tensors are tiny: more threads only wait for one another
 
@@ -14,3 +17,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("HARMOFL_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, too small for what is written to it on purpose."""
+    with mounted(tmp_path / "disk") as disk:
+        yield disk

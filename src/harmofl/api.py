@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from harmofl.devices import threads
-from harmofl.errors import RunError, UsageError
+from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.federation.server import Server, check_measurement, start_from
 from harmofl.federation.transports import Transport, hindrance, num_workers, simulated
 from harmofl.files import check_writable, write_whole
@@ -142,8 +142,10 @@ def run(
         reached = transport or simulated(settings, method, out)
         with threads(settings.federation.threads), reached as sites:
             return Server(task, method, settings, sites, folder, identifier, watch).run()
-    except OSError as error:
-        raise RunError(f"{out}: {error.strerror or error}; what was written before is kept") from error
+    except (OSError, DiskError) as error:
+        cause = (isinstance(error, OSError) and error.strerror) or error
+        kept = "what was written before is kept: mend the cause and go on with --resume"
+        raise RunError(f"{out}: {cause}; {kept}") from error
     finally:
         folder.release()
 

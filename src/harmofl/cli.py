@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import sys
 import warnings
@@ -13,7 +12,7 @@ import typer
 
 from harmofl.deployment.commands import deploy_app
 from harmofl.errors import RunError, UsageError
-from harmofl.files import what_failed
+from harmofl.files import FULL_OR_BROKEN, what_failed
 from harmofl.version import __version__
 
 app = typer.Typer(
@@ -33,10 +32,6 @@ Assignments = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")]
-
-
-FULL_OR_BROKEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""What is wrong with the disk, not with the command."""
 
 
 def main() -> None:

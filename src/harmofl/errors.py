@@ -22,6 +22,10 @@ class RunError(Exception):
     """A run that cannot go on: exit code 1."""
 
 
+class DiskError(RunError):
+    """A disk of this machine is full or broken: no site can go on, and no round counts."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
     """Say which name was probably meant and, unless they are many, which names there are."""
     names = sorted(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -21,10 +22,27 @@ PRIVATE = 0o600
 """The mode of a file that only its owner may read."""
 
 
+FULL_OR_BROKEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""What is wrong with a disk, not with what was asked for."""
+
+
+def find_disk_failure(error: BaseException | None, folder: Path) -> OSError | None:
+    """The failure of a disk behind an error: full, over quota or broken, or a folder that cannot be written."""
+    while error is not None:
+        if isinstance(error, OSError) and (error.errno in FULL_OR_BROKEN or _lies_in(error.filename, folder)):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _lies_in(path: object, folder: Path) -> bool:
+    return isinstance(path, (str, os.PathLike)) and Path(path).absolute().is_relative_to(folder.absolute())
+
+
 def what_failed(error: OSError) -> str:
-    """One line: the file, if one is meant, and what is wrong with it."""
+    """One line: the file, if it is one file's problem, and what is wrong with it."""
     reason = error.strerror or str(error) or type(error).__name__
-    return reason if error.filename is None else f"{error.filename}: {reason}"
+    return reason if error.filename is None or error.errno in FULL_OR_BROKEN else f"{error.filename}: {reason}"
 
 
 def remove_parts(folder: Path) -> None:

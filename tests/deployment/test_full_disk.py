@@ -1,13 +1,13 @@
 """A disk that is really full, at the server, in the middle of a run."""
 
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loopback import looped, make_kits
 
+from disks import fill_up
 from harmofl.deployment.coordinator import Wish, coordinate
 from harmofl.errors import RunError
 from harmofl.runs.checkpoints import newest_checkpoint
@@ -15,20 +15,6 @@ from harmofl.runs.folder import RunFolder
 from runs import SITES, differences, tiny
 
 ROUNDS = 6
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, too small for what is written to it on purpose."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)], capture_output=True, text=True
-    )
-    if made.returncode:
-        pytest.skip(f"no disk of its own can be mounted here: {made.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_full_disk_stops_the_run_and_room_lets_it_go_on_to_the_same_bits(tmp_path: Path, small_disk: Path) -> None:
@@ -54,14 +40,3 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on_to_the_same_bits(tmp_p
     with looped(sites):
         coordinate(server, wish, small_disk / "run", resume=True, wait=1)
     assert differences(tmp_path / "whole", small_disk / "run", stores=False) == []
-
-
-def fill_up(path: Path) -> None:
-    """Write until not one byte more goes."""
-    with path.open("wb", buffering=0) as file:
-        for size in (2**20, 2**10, 1):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError:
-                continue

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harmofl.devices import num_cores, threads
+from harmofl.errors import DiskError
 from harmofl.federation.client import Client, in_full
 from harmofl.federation.messages import Reply, Request
+from harmofl.files import find_disk_failure, what_failed
 from harmofl.methods.method import Method
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
@@ -60,7 +62,15 @@ class Clients:
         try:
             return self._client(site).answer(request)
         except Exception as error:  # its data could not be loaded
-            return Reply(site, error=in_full(error))
+            return Reply(site, error=self._describe(error))
+
+    def _describe(self, error: Exception) -> str:
+        """What the server hears of a site's error; a disk's failure is not one site's, and stops the run."""
+        if isinstance(error, DiskError):
+            raise error
+        if failure := find_disk_failure(error, self.folder):
+            raise DiskError(what_failed(failure)) from error
+        return in_full(error)
 
     def _client(self, site: str) -> Client:
         if site not in self._made:
@@ -75,6 +85,7 @@ class Clients:
                 model=model or task.build_model(self.settings, self.method),
                 store=run.site_store(site),
                 model_folder=run.model / "sites" / site,
+                tell=self._describe,
             )
         return self._made[site]
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from harmofl.errors import DiskError
 from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
 from harmofl.federation.transports import Clients
 from harmofl.methods.method import Method
@@ -28,6 +29,8 @@ from harmofl.settings import Settings
 from harmofl.tasks import find as find_task
 
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses")
+REPLY, STOP = b"reply", b"stop"
+"""What a worker sends before its reply, or before the reason why no site of this machine can go on."""
 LONGEST_WAIT = 3600.0
 """Seconds of one look at the workers, as the system counts no longer than some weeks; another look follows."""
 
@@ -69,10 +72,13 @@ class Worker:
             self.connection.send_bytes(encode(request))
 
     def receive(self) -> Reply:
-        """The answer, or what became of the worker; it is free again afterwards."""
+        """The answer, or what became of the worker; it is free again afterwards. DiskError if no site can go on."""
         site, self.site = self.site or "", None
         try:
-            return decode_reply(self.connection.recv_bytes())
+            kind, content = self.connection.recv_bytes(), self.connection.recv_bytes()
+            if kind == STOP:
+                raise DiskError(content.decode())
+            return decode_reply(content)
         except (EOFError, OSError):
             self.process.join(timeout=5)
             exit_code = self.process.exitcode
@@ -156,7 +162,12 @@ def _serve(connection: Connection, settings: Settings, method: Method, folder: P
             request = decode_request(connection.recv_bytes())
         except (EOFError, OSError):
             return
-        connection.send_bytes(encode(clients.answer(site, request)))
+        try:
+            kind, content = REPLY, encode(clients.answer(site, request))
+        except DiskError as error:
+            kind, content = STOP, str(error).encode()
+        connection.send_bytes(kind)
+        connection.send_bytes(content)
 
 
 def _die_with_parent() -> None:
