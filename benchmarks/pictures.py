@@ -12,12 +12,14 @@ from tempfile import TemporaryDirectory
 import torch
 from PIL import Image
 
+from harmofl import registry
 from harmofl.api import check_data
 from harmofl.experiments.demo import harmonized_samples
 from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.style import to_png
 from harmofl.settings import resolve
-from harmofl.tasks import PAPER_TASKS, find
+
+PAPER_TASKS = ("histology", "nuclei", "prostate")
 
 DOCS = Path(__file__).parent.parent / "docs"
 SIZES = {"histology": 96, "nuclei": 128, "prostate": 192}
@@ -26,7 +28,7 @@ COLUMNS = 8
 
 def contact_sheet(name: str) -> None:
     """One row per site: all alike at shift 0, and like real hospitals at shift 1."""
-    phantom = find(name).phantom
+    phantom = registry.tasks.find(name).phantom
     rows = {site: {} for site in phantom.sites}
     for shift in (0.0, 1.0):
         overrides = {"data.shift": shift, "data.size": SIZES[name], "data.images": phantom.fewest_images}
@@ -41,7 +43,7 @@ def contact_sheet(name: str) -> None:
 
 def folder_of_phantoms(folder: Path) -> Path:
     """The nuclei phantom as a hospital's own images would lie: pictures, masks and a manifest."""
-    phantom = find("nuclei").phantom
+    phantom = registry.tasks.find("nuclei").phantom
     settings, _ = resolve("nuclei", "fedavg", "small", overrides={"data.size": 128, "data.images": 40})
     lines = ["site,patient,image,mask"]
     for site in phantom.sites:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from harmofl import registry
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
 from harmofl.federation.optimizers import build_optimizer
@@ -24,7 +25,6 @@ from harmofl.methods.penalties import squared_distance
 from harmofl.runs.store import Store
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
-from harmofl.tasks import find
 
 REPEATS = 9
 LIMITS = {"loop / plain loop": 1.05, "HarmoFL / FedAvg": 2.1, "HarmoFL, full band / FedAvg": 2.1}
@@ -37,7 +37,7 @@ class Contender:
         changes = {"training.optimizer_state": "reset"}
         changes |= {f"method.{name}": value for name, value in more.items()}
         self.settings, method = resolve(task_name, method_name, "small", overrides=changes)
-        self.task = find(task_name)
+        self.task = registry.tasks.find(task_name)
         self.model = self.task.build_model(self.settings, method)
         site = self.task.load_site(self.task.sites_of(self.settings.data)[0], self.settings.data)
         store = Store(folder / method_name)

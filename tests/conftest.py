@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from disks import mounted
+from harmofl import registry
 
 torch.set_num_threads(1)  # the tests' tensors are tiny: more threads only wait for one another
 
@@ -24,3 +25,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own, too small for what is written to it on purpose."""
     with mounted(tmp_path / "disk") as disk:
         yield disk
+
+
+@pytest.fixture
+def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget afterwards what a test registers or installs."""
+    for each in registry.ALL:
+        monkeypatch.setattr(each, "_entries", each._entries.copy())
+        monkeypatch.setattr(each, "_asked_packages", False)

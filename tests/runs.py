@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 
 import harmofl
+from harmofl import registry
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at
 from harmofl.analysis.loaded_runs import load_runs
 from harmofl.devices import threads
@@ -24,7 +25,6 @@ from harmofl.federation.transports import InProcess
 from harmofl.methods.method import Method
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import resolve
-from harmofl.tasks import find
 
 SITES = [f"hospital-{number}" for number in range(5)]
 """The sites of histology, on which most runs here train: it is the fastest task."""
@@ -210,7 +210,7 @@ def serve(
     transport = Altered(InProcess(settings, chosen, out), change)
     try:
         with threads(1):
-            Server(find("histology"), chosen, settings, transport, folder, run).run()
+            Server(registry.tasks.find("histology"), chosen, settings, transport, folder, run).run()
     finally:
         folder.release()
     return transport

@@ -81,10 +81,10 @@ def test_links_and_pictures_of_the_documents_exist(page: str) -> None:
 
 
 def test_every_setting_named_in_the_documents_exists() -> None:
-    from harmofl.methods.catalogue import CATALOGUE
+    from harmofl import registry
     from harmofl.settings import setting_names
 
-    known = set(setting_names()) | {f"method.{name}" for method in CATALOGUE.values() for name in method.settings}
+    known = set(setting_names()) | {f"method.{name}" for method in registry.methods for name in method.settings}
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     named = {
         name

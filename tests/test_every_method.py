@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import harmofl
-from harmofl.methods.catalogue import CATALOGUE
+from harmofl import registry
 from harmofl.settings import DataSettings, resolve
-from harmofl.tasks import PAPER_TASKS, find
 from runs import records, tiny
+
+PAPER_TASKS = ("histology", "nuclei", "prostate")
 
 OWN_PARTS = ("fedbn", "local")
 SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versions", "seconds"}
@@ -18,11 +19,11 @@ SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", PAPER_TASKS)
-@pytest.mark.parametrize("method", CATALOGUE)
+@pytest.mark.parametrize("method", registry.methods.names())
 def test_every_method_trains_on_every_task(method: str, task: str, tmp_path: Path) -> None:
     summary = harmofl.train(task, method, preset="smoke", settings=tiny(task), out=tmp_path / "run")
     data = data_settings(task)
-    sites = find(task).sites_of(data)
+    sites = registry.tasks.find(task).sites_of(data)
 
     assert summary.keys() >= SUMMARY
     assert (summary["task"], summary["method"], summary["seed"]) == (task, method, 0)
@@ -33,9 +34,9 @@ def test_every_method_trains_on_every_task(method: str, task: str, tmp_path: Pat
     assert summary["test"]["std"] == pytest.approx(math.sqrt(variance))
     assert all(0 <= score <= 1 for score in scores)
 
-    trainers = find(task).participants(CATALOGUE[method], data)
+    trainers = registry.tasks.find(task).participants(registry.methods.find(method), data)
     check_records(records(tmp_path / "run"), sites, trainers=trainers, method=method)
-    images = find(task).load_site(sites[0], data).test[sites[0]].load(torch.arange(2)).images
+    images = registry.tasks.find(task).load_site(sites[0], data).test[sites[0]].load(torch.arange(2)).images
     for site in sites if method in OWN_PARTS else [None]:
         model = harmofl.load_model(tmp_path / "run" / "model", site=site)
         logits = model(images)

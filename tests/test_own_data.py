@@ -19,7 +19,7 @@ from folders import (
     volume,
     write_manifest,
 )
-from harmofl.methods.catalogue import CATALOGUE
+from harmofl import registry
 from runs import call, differences
 
 FOLDERS = {
@@ -44,7 +44,7 @@ def train(task: str, folder: Path, out: Path, method: str = "fedavg", **settings
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", CATALOGUE)
+@pytest.mark.parametrize("method", registry.methods.names())
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_every_method_trains_on_own_data(folders: dict[str, Path], tmp_path: Path, task: str, method: str) -> None:
     summary = train(task, folders[task], tmp_path / "run", method)

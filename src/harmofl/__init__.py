@@ -16,23 +16,31 @@ if TYPE_CHECKING:
     from harmofl.api import train as train
     from harmofl.errors import RunError as RunError
     from harmofl.errors import UsageError as UsageError
-    from harmofl.methods.catalogue import register as register
     from harmofl.methods.harmonizers import AmplitudeNormalization as AmplitudeNormalization
     from harmofl.methods.method import Method as Method
     from harmofl.methods.steps import PerturbedDescent as PerturbedDescent
+    from harmofl.models.network import NetworkEntry as NetworkEntry
+    from harmofl.registry import register as register
+    from harmofl.tasks.losses import LossEntry as LossEntry
+    from harmofl.tasks.scores import ScoreEntry as ScoreEntry
+    from harmofl.tasks.task import Task as Task
 
 _HOMES = {
     "AmplitudeNormalization": "harmofl.methods.harmonizers",
+    "LossEntry": "harmofl.tasks.losses",
     "Method": "harmofl.methods.method",
+    "NetworkEntry": "harmofl.models.network",
     "PerturbedDescent": "harmofl.methods.steps",
     "RunError": "harmofl.errors",
+    "ScoreEntry": "harmofl.tasks.scores",
+    "Task": "harmofl.tasks.task",
     "UsageError": "harmofl.errors",
     "check_data": "harmofl.api",
     "evaluate": "harmofl.api",
     "export": "harmofl.api",
     "load_model": "harmofl.api",
     "predict": "harmofl.api",
-    "register": "harmofl.methods.catalogue",
+    "register": "harmofl.registry",
     "train": "harmofl.api",
 }
 

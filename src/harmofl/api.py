@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
+from harmofl import registry
 from harmofl.devices import threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.federation.server import Server, check_measurement, start_from
@@ -21,8 +22,7 @@ from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import located, open_model, read_description
 from harmofl.settings import DataSettings, Settings, Tree, read_toml, resolve
 from harmofl.settings.schema import FOUND_IN_DATA
-from harmofl.tasks import find as find_task
-from harmofl.tasks.scores import Scores
+from harmofl.tasks.scorers import Scores
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
     if not settings.data.folder:
         return settings.with_values("data", **{name: None for name in FOUND_IN_DATA if f"data.{name}" not in overrides})
     everyone = settings.with_values("data", sites=None, hold_out_site=None).data
-    there, chosen = find_task(settings.task).open_folder(everyone).sites, settings.data.sites or ()
+    there, chosen = registry.tasks.find(settings.task).open_folder(everyone).sites, settings.data.sites or ()
     if not set(chosen) <= set(there):
         found = {name: None for name in ("sites", "channels", "classes") if f"data.{name}" not in overrides}
         return settings.with_values("data", **found)
@@ -103,7 +103,7 @@ def adapted(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
 
 def settled(settings: Settings, watch: Watch) -> Settings:
     """Settings with what the data decide: which sites take part, how many channels, which classes."""
-    task = find_task(settings.task)
+    task = registry.tasks.find(settings.task)
     if not settings.data.folder:
         if not settings.data.is_synthetic:
             raise UsageError(
@@ -130,7 +130,7 @@ def run(
     check_device(settings.device)
     if transport is None:
         check_method_travels(method, settings)
-    task = find_task(settings.task)
+    task = registry.tasks.find(settings.task)
     check_measurement(method, task.image_shape(settings.data))
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(task.build_model(settings, method).network, Path(settings.model.initial))
@@ -168,7 +168,7 @@ def check_data(
     resolved, _ = resolve(task, "fedavg", preset, file, overrides)
     if is_for_another_folder(file, resolved):
         resolved = adapted(resolved, overrides)
-    chosen = find_task(task)
+    chosen = registry.tasks.find(task)
     folder = chosen.open_folder(resolved.data, watch)
     check = check_images(chosen, folder)
     if sheet is None or not folder.samples:

@@ -313,13 +313,12 @@ def show_findings(findings: Iterable[Finding], as_json: bool) -> bool:
 
 def show_methods() -> None:
     """Every method with its paper, idea, settings and defaults."""
-    from harmofl.methods.catalogue import CATALOGUE, load_plugins
+    from harmofl import registry
 
-    load_plugins()
     table = Table(show_lines=True)
     for heading in ("--method", "idea", "settings", "is FedAvg at"):
         table.add_column(heading)
-    for method in CATALOGUE.values():
+    for method in registry.methods:
         own = {f"method.{name}": value for name, value in method.settings.items()}
         values = own | dict(method.defaults) | dict(method.requires)
         settings = "\n".join(f"{name} = {value!r}" for name, value in values.items())
@@ -330,35 +329,34 @@ def show_methods() -> None:
 
 def show_tasks() -> None:
     """Every task with its sites and presets, then every setting of a run."""
-    from harmofl.tasks import TASKS, find
+    from harmofl import registry
 
     shown = console()
     table = Table(show_lines=True)
     for heading in ("--task", "what", "score", "synthetic sites", "with --data"):
         table.add_column(heading)
-    for name in TASKS:
-        task = find(name)
+    for name in registry.tasks.names():
+        task = registry.tasks.find(name)
         synthetic = ", ".join(task.phantom.sites) if task.phantom else "none"
-        table.add_row(f"[bold]{name}[/bold]", task.title, task.metric_name, synthetic, task.about_data)
+        table.add_row(f"[bold]{name}[/bold]", task.title, task.main_score, synthetic, task.about_data)
     shown.print(table)
-    for name in TASKS:
+    for name in registry.tasks.names():
         shown.print(_presets_of(name))
     shown.print(_every_setting())
 
 
 def _presets_of(name: str) -> Table:
-    from harmofl.methods.catalogue import CATALOGUE
+    from harmofl import registry
     from harmofl.settings import flatten
-    from harmofl.tasks import find
 
-    presets = {preset: flatten(dict(values)) for preset, values in find(name).presets.items()}
+    presets = {preset: flatten(dict(values)) for preset, values in registry.tasks.find(name).presets.items()}
     table = Table("setting", title=f"What the presets of {name} set")
     for preset in presets:
         table.add_column(preset, justify="right")
     for setting in dict.fromkeys(key for values in presets.values() for key in values):
         section, _, rest = setting.partition(".")
         method, _, own = rest.partition(".")
-        shown = f"{section}.{own} ({method} only)" if method in CATALOGUE else setting
+        shown = f"{section}.{own} ({method} only)" if method in registry.methods else setting
         table.add_row(shown, *(str(values.get(setting, "")) for values in presets.values()))
     return table
 

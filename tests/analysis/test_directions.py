@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.analysis.directions import principal_directions, projected, random_direction
+from harmofl.models.catalogue import densenet_small
 from harmofl.models.network import build_network
 
 
@@ -48,7 +49,7 @@ def test_biases_and_norm_layers_do_not_move() -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "instance", "group"])
 def test_norm_layers_of_every_kind_do_not_move(norm: str) -> None:
-    network = build_network("densenet-small", 3, 2, 8, norm, seed=0)  # type: ignore[arg-type]
+    network = build_network(densenet_small, 3, 2, 8, norm, seed=0)  # type: ignore[arg-type]
     direction = named(network, random_direction(network, seed=0))
     of_norms = [
         f"{path}.{name}"

@@ -15,6 +15,7 @@ from harmofl.analysis.drift_terms import (
 )
 from harmofl.analysis.landscape import landscape
 from harmofl.analysis.measured_terms import read_terms
+from harmofl.models.catalogue import densenet_small
 from harmofl.models.network import build_network
 from harmofl.runs.folder import RunFolder
 from harmofl.states import snapshot
@@ -72,7 +73,7 @@ def test_terms_of_the_bound() -> None:
 
 
 def test_a_network_is_left_as_it_was() -> None:
-    network = build_network("densenet-small", 3, 2, 8, "batch", seed=0).train()
+    network = build_network(densenet_small, 3, 2, 8, "batch", seed=0).train()
     before = snapshot(network)
     site_gradient(network, [(torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 0, 1]))], nn.functional.cross_entropy)
     assert equal(before, snapshot(network))

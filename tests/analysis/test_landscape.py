@@ -11,6 +11,7 @@ import torch
 import harmofl
 import harmofl.analysis.landscape as module
 from folders import blob, classification_folder, picture
+from harmofl import registry
 from harmofl.analysis.directions import flattened
 from harmofl.analysis.landscape import grid_axis, in_time, landscape
 from harmofl.analysis.loaded_runs import load_runs
@@ -23,7 +24,6 @@ from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.states import snapshot
-from harmofl.tasks import find
 from runs import SITES, equal, gradients_of, records, train
 
 TINY: dict[str, Any] = {"points": 5, "local_epochs": 2, "images": 8, "directions": 2}
@@ -105,7 +105,7 @@ def test_the_model_itself_is_in_the_middle_of_the_random_planes(
     np.testing.assert_array_equal(result.centres, centres[0])
     for number, name in enumerate(("fedavg", "harmofl")):
         (run,) = load_runs([runs[name]], "cpu")
-        site = find("histology").load_site(SOME[1], run.settings.data)
+        site = registry.tasks.find("histology").load_site(SOME[1], run.settings.data)
         chosen = list(run.batches(site, 8, seed=0))
         with threads(1), torch.no_grad():
             loss = mean_loss(run.models[SOME[1]].network, chosen, run.loss)
@@ -124,7 +124,7 @@ def test_paths_start_at_the_model_and_lie_in_the_plane_that_is_made_of_them(foun
 def test_a_path_is_the_sites_own_training(runs: dict[str, Path]) -> None:
     """A federation of this one site that starts from the same model takes the same steps in its first round."""
     (run,) = load_runs([runs["fedavg"]], "cpu")
-    site = find("histology").load_site(SOME[0], run.settings.data)
+    site = registry.tasks.find("histology").load_site(SOME[0], run.settings.data)
     before = snapshot(run.models[SOME[0]])
     with threads(1):
         path = local_path(run, site, epochs=2)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.analysis.losses import losses_at, mean_loss, surface
+from harmofl.models.catalogue import densenet_small
 from harmofl.models.network import build_network
 from harmofl.states import snapshot
 from runs import equal
@@ -49,7 +50,7 @@ def test_mean_loss_counts_images() -> None:
 
 @pytest.mark.parametrize("leaves_early", [False, True])
 def test_weights_buffers_and_modes_stay_bit_for_bit(leaves_early: bool) -> None:
-    network = build_network("densenet-small", 3, 2, 8, "batch", seed=0)
+    network = build_network(densenet_small, 3, 2, 8, "batch", seed=0)
     network.train()
     before = snapshot(network)
     batches = [(torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 0, 1]))]
@@ -68,7 +69,7 @@ def test_weights_buffers_and_modes_stay_bit_for_bit(leaves_early: bool) -> None:
 
 
 def test_the_number_of_cores_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = build_network("densenet-small", 3, 2, 8, "batch", seed=0)
+    network = build_network(densenet_small, 3, 2, 8, "batch", seed=0)
     batches = [(torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 0, 1]))]
     plane = [[torch.rand_like(weight) for weight in network.parameters()] for _ in range(2)]
     found = []

@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from harmofl import registry
 from harmofl.data.check import Check, check_folder, to_json
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
 from harmofl.reporting.check_table import MOST_PROBLEMS, to_rich
 from harmofl.settings import resolve
-from harmofl.tasks import find
 
 SIZE = 16
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -79,7 +79,7 @@ class Folder:
 def check(task: str, root: Path, **settings: Any) -> Check:
     overrides = {f"data.{name}": value for name, value in settings.items()} | {"data.folder": str(root)}
     data = resolve(task, "fedavg", "smoke", overrides={"data.size": SIZE, "data.limit": 1000} | overrides)[0].data
-    return check_folder(find(task), data)
+    return check_folder(registry.tasks.find(task), data)
 
 
 @pytest.fixture

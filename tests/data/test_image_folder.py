@@ -23,13 +23,13 @@ from folders import (
     volume,
     write_manifest,
 )
+from harmofl import registry
 from harmofl.data.folder import ImageFolder, stratified
 from harmofl.data.formats import read_scan
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
-from harmofl.tasks import find
 from runs import environment
 
 REAL = Path(__file__).parents[2] / "../shared/data"
@@ -39,7 +39,7 @@ real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real images are no
 def opened(task: str, folder: Path, preset: str = "smoke", **data: Any) -> ImageFolder:
     overrides = {"data.folder": str(folder)} | {f"data.{name}": value for name, value in data.items()}
     settings, _ = resolve(task, "fedavg", preset, overrides=overrides)
-    return find(task).open_folder(settings.data)
+    return registry.tasks.find(task).open_folder(settings.data)
 
 
 def found(images: ImageFolder) -> tuple[list[str], int, list[str]]:
@@ -210,9 +210,9 @@ def test_readers_can_start_in_many_threads_of_a_new_process(tmp_path: Path) -> N
     """Their libraries are imported late, and a module that two threads import at once may be seen half made."""
     folder = prostate_folder(tmp_path, cases=12, shape=(20, 20, 3))
     script = (
-        "from harmofl.settings import resolve; from harmofl.tasks import find; import sys;"
+        "from harmofl.settings import resolve; from harmofl import registry; import sys;"
         "data = resolve('prostate', 'fedavg', 'smoke', overrides={'data.folder': sys.argv[1]})[0].data;"
-        "find('prostate').open_folder(data).prepare()"
+        "registry.tasks.find('prostate').open_folder(data).prepare()"
     )
     for _ in range(3):
         shutil.rmtree(os.environ["HARMOFL_CACHE"])
@@ -421,7 +421,7 @@ def test_masks_are_read_once_to_tell_them_apart(tmp_path: Path) -> None:
     read = []
     for _ in range(2):
         seen: list[dict[str, Any]] = []
-        find("segmentation").open_folder(settings.data, seen.append).found()
+        registry.tasks.find("segmentation").open_folder(settings.data, seen.append).found()
         read.append(len([record for record in seen if record["doing"] == "reading"]))
     assert read == [2 * 10 * 2, 0]  # images and masks of two sites
 
@@ -433,7 +433,7 @@ def test_the_fingerprint_under_another_name_is_the_one_that_the_site_had(tmp_pat
         manifest = folder / "manifest.csv"
         manifest.write_text(manifest.read_text().replace("\nsite-0,", "\nclinic,"))
         settings, _ = resolve(kind, "fedavg", "smoke", overrides={"data.folder": str(folder), "data.limit": 6})
-        images = find(kind).open_folder(settings.data, limited=["site-0", "site-1"])
+        images = registry.tasks.find(kind).open_folder(settings.data, limited=["site-0", "site-1"])
         assert images.fingerprint("clinic") != trained
         assert images.fingerprint("clinic", trained_as="site-0") == trained
 
@@ -445,7 +445,7 @@ def decoded_sites(folder: Path, **data: Any) -> list[str]:
     """The sites whose images had to be decoded."""
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)} | data)
     seen: list[dict[str, Any]] = []
-    find("segmentation").open_folder(settings.data, seen.append).prepare()
+    registry.tasks.find("segmentation").open_folder(settings.data, seen.append).prepare()
     return sorted({record["site"] for record in seen if record["doing"] == "decoding"})
 
 

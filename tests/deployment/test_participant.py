@@ -10,12 +10,12 @@ import torch
 from loopback import make_kits
 
 from folders import segmentation_folder
+from harmofl import registry
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.participant import OwnImages, Participant, with_own
 from harmofl.federation.messages import Reply, Request, decode_reply, encode
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
-from harmofl.tasks import find
 from runs import SITES, tiny
 
 SITE = SITES[0]
@@ -153,7 +153,7 @@ def test_images_are_opened_once_for_all_rounds_of_a_run(tmp_path: Path, monkeypa
     _, sites = make_kits(tmp_path, {SITE: "synthetic"}, ["histology"])
     participant = Participant(sites[SITE])
     settings, method = resolve("histology", "fedavg", "smoke", overrides=tiny())
-    state = snapshot(find("histology").build_model(settings, method).network)
+    state = snapshot(registry.tasks.find("histology").build_model(settings, method).network)
     for number in (1, 2, 3):
         reply = decode_reply(participant.answer(encode(request(kind="train", round=number, state=state))))
         assert not reply.error

@@ -11,6 +11,7 @@ from federations import THREE, Live, finished_in_spite_of_kills, live, make_kits
 from flare_parties import MOODY, program, set_mood
 from networks import own_network
 
+from harmofl import registry
 from harmofl.deployment.engines import find_engine
 from harmofl.deployment.kits import FEDERATION, SITE, SiteSettings, write_part
 from harmofl.devices import threads
@@ -20,7 +21,6 @@ from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import resolve
-from harmofl.tasks import find
 from runs import differences, equal, records, tiny, train, weights
 
 pytestmark = pytest.mark.engines
@@ -79,7 +79,9 @@ def run_without(out: Path, site: str, number: int, rounds: int) -> None:
     folder = RunFolder(out)
     transport = Away(settings, method, out, site=site, number=number)
     with threads(1):
-        Server(find("histology"), method, settings, transport, folder, folder.begin(settings, False)).run()
+        Server(
+            registry.tasks.find("histology"), method, settings, transport, folder, folder.begin(settings, False)
+        ).run()
     folder.release()
 
 

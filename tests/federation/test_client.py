@@ -5,13 +5,13 @@ from pathlib import Path
 import torch
 from torch import Generator
 
+from harmofl import registry
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.transports import Clients
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
-from harmofl.tasks import find
 from runs import equal, tiny
 
 SITE = "hospital-1"
@@ -25,7 +25,7 @@ def ask(folder: Path, request: Request, **more: object) -> Reply:
 
 def initial(settings: Settings) -> dict[str, torch.Tensor]:
     _, method = resolve("histology", "fedavg", "smoke")
-    return snapshot(find("histology").build_model(settings, method).network)
+    return snapshot(registry.tasks.find("histology").build_model(settings, method).network)
 
 
 def settings_of(**more: object) -> Settings:
@@ -36,7 +36,7 @@ def test_drift_is_the_mean_over_steps_of_the_squared_distance_to_the_start(tmp_p
     """Plain gradient descent written out, with the distance summed entry by entry in double precision."""
     plain = {"training__momentum": 0.0, "training__weight_decay": 0.0, "training__local_epochs": 2}
     settings = settings_of(**plain)
-    task = find("histology")
+    task = registry.tasks.find("histology")
     reply = ask(tmp_path, Request("run", "train", 1, initial(settings)), **plain)
     assert reply.error == ""
 
@@ -122,7 +122,7 @@ def test_a_site_with_few_images_keeps_its_spectrum_to_itself(tmp_path: Path) -> 
         with threads(1):
             return Clients(settings, method, tmp_path).answer(SITE, Request("run", "amplitude", 0))
 
-    count = len(find("histology").load_site(SITE, settings_of().data).train)
+    count = len(registry.tasks.find("histology").load_site(SITE, settings_of().data).train)
     few: dict[str, object] = {"data__min_images_for_amplitude": count + 1}
     refused = measured(method__band="full", **few)
     assert refused.error.startswith(f"{count} training images: an amplitude of fewer than {count + 1} could give")

@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 import harmofl
-from harmofl import Method
+from harmofl import Method, registry
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
-from harmofl.methods.catalogue import CATALOGUE
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.methods.sharing import nothing
 from harmofl.settings import resolve
 from harmofl.states import State
-from harmofl.tasks import find
 from runs import SITES, altered, differences, equal, records, serve, tensors, tiny, train, weights
 
 
@@ -207,7 +205,7 @@ def test_the_amplitude_is_the_plain_mean_over_sites_whatever_their_weights(tmp_p
 def exact_amplitude() -> torch.Tensor:
     """The mean over sites of the mean over images of |sum of all pixels|, from the images themselves."""
     data = resolve("histology", "harmofl", "smoke", overrides=tiny())[0].data
-    sites = [find("histology").load_site(site, data).train.images.double() for site in SITES]
+    sites = [registry.tasks.find("histology").load_site(site, data).train.images.double() for site in SITES]
     return (
         torch.stack([images.sum(dim=(2, 3)).abs().mean(dim=0) for images in sites]).mean(dim=0)[:, None, None].float()
     )
@@ -246,8 +244,8 @@ def test_the_summary_holds_the_test_scores_of_the_best_round(tmp_path: Path) -> 
 
 def test_fedbn_is_scored_with_the_sites_own_batch_norms_of_that_round(tmp_path: Path) -> None:
     from harmofl import api
-    from harmofl.federation.client import score
     from harmofl.runs.model_folder import open_model
+    from harmofl.tasks.scoring import score
 
     train(tmp_path / "run", "fedbn", rounds=3, training__learning_rate=0.05)
     best = json.loads((tmp_path / "run" / "summary.json").read_text())["best_round"]
@@ -377,7 +375,7 @@ def test_a_site_that_shares_no_weights_has_the_amplitude_of_its_own_best_round(t
             metrics["val"] = {reply.site: metrics["val"][reply.site] | {"metric": 0.9 if scored == best else 0.1}}
         return altered(reply, metrics=metrics)
 
-    alone = replace(CATALOGUE["harmofl"], name="alone", shares=nothing)
+    alone = replace(registry.methods.find("harmofl"), name="alone", shares=nothing)
     options = {"method__schedule": "every-round", "training__batch_size": 3}
     serve(tmp_path / "run", change, alone, rounds=3, **options)
     amplitudes = {number: checkpoint(tmp_path / "run", number, "measurement")["amplitude"] for number in (1, 2, 3)}

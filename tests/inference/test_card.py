@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from harmofl import registry
 from harmofl.inference.card import model_card, write_card
 from harmofl.inference.export import export_model
-from harmofl.methods.catalogue import CATALOGUE
 from harmofl.methods.method import Method
 from runs import train
 
@@ -35,7 +35,7 @@ SUMMARY: dict[str, Any] = {
     "versions": {"harmofl": "0.1.0", "torch": "2.13.0"},
 }
 FOLDER = {"size": 64, "intensity": "percentile", "neighbours": 1}
-HARMOFL = CATALOGUE["harmofl"]
+HARMOFL = registry.methods.find("harmofl")
 
 
 def card(summary: dict[str, Any] | None = SUMMARY, method: Method = HARMOFL, **changes: Any) -> str:

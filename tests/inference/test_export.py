@@ -12,14 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import harmofl
-from harmofl import AmplitudeNormalization, Method
+from harmofl import AmplitudeNormalization, Method, registry
 from harmofl.inference import export
 from harmofl.inference.export import export_model
 from harmofl.inference.plain import plain_harmonizer
 from harmofl.methods.harmonizers import SMALLEST_RATIO, Band, Harmonizer
 from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import resolve
-from harmofl.tasks import find
 
 SITES = ("north", "south")
 CASES = [  # every task, band and norm; odd and even sizes
@@ -49,7 +48,7 @@ def written(
     """A model folder, one model per site if sites are given."""
     overrides = {name.replace("__", "."): value for name, value in changes.items()}
     resolved, chosen = resolve(task, method, "smoke", overrides=overrides)
-    found = find(task)
+    found = registry.tasks.find(task)
     for number, place in enumerate([folder / "sites" / site for site in sites] or [folder]):
         model = found.build_model(resolved.model_copy(update={"seed": number}), chosen)
         model.harmonizer_shape = (3, resolved.data.size, resolved.data.size)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import harmofl
 from folders import dicom_slice
+from harmofl import registry
 from harmofl.data.formats import read_mask, read_scan
 from harmofl.data.preparation import as_tensor, padded
 from harmofl.data.scans import Scan
@@ -30,7 +31,6 @@ from harmofl.inference.prediction import Outcome, predict
 from harmofl.inference.windows import Windows, starts
 from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import DataSettings, resolve
-from harmofl.tasks import find
 
 RANDOM = np.random.default_rng(0)
 SIZE = 32
@@ -69,7 +69,7 @@ def described(
     changes = {"data.size": SIZE, "data.channels": 3, "training.batch_size": 4, "data.classes": list(classes)}
     changes |= {name.replace("__", "."): value for name, value in more.items()}
     settings, chosen = resolve(task_name, method, "smoke", overrides=changes)
-    return find(task_name), settings, chosen
+    return registry.tasks.find(task_name), settings, chosen
 
 
 class Brightness(nn.Module):

@@ -1,7 +1,9 @@
 import pytest
 from torch import nn
 
+from harmofl import registry
 from harmofl.methods.sharing import all_but_batch_norm, everything, nothing, running_statistics
+from harmofl.models.catalogue import densenet_small
 from harmofl.models.network import build_network
 
 
@@ -45,7 +47,7 @@ def test_a_network_that_is_batch_norm_shares_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["densenet-small", "unet"])
 def test_batch_norm_of_the_networks_stays_at_the_site(name: str) -> None:
-    network = build_network(name, channels=1, classes=2, features=4, norm="batch", seed=0)
+    network = build_network(registry.networks.find(name), channels=1, classes=2, features=4, norm="batch", seed=0)
     shared = set(all_but_batch_norm(network))
     layers = dict(network.named_modules())
     owners = {entry: layers[entry.rpartition(".")[0]] for entry in network.state_dict()}
@@ -57,7 +59,7 @@ def test_batch_norm_of_the_networks_stays_at_the_site(name: str) -> None:
 
 @pytest.mark.parametrize("norm", ["group", "instance", "batch-statistics"])
 def test_a_network_without_batch_norm_state_shares_everything(norm: str) -> None:
-    network = build_network("densenet-small", channels=1, classes=2, features=4, norm=norm, seed=0)  # type: ignore[arg-type]
+    network = build_network(densenet_small, channels=1, classes=2, features=4, norm=norm, seed=0)  # type: ignore[arg-type]
     assert all_but_batch_norm(network) == everything(network)
 
 

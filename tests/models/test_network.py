@@ -2,7 +2,9 @@ import pytest
 import torch
 from torch import nn
 
+from harmofl import registry
 from harmofl.methods.harmonizers import AmplitudeNormalization
+from harmofl.models.catalogue import densenet121
 from harmofl.models.network import Model, Network, Norm, build_network, set_norm
 
 NORMS: dict[Norm, type[nn.Module]] = {
@@ -15,7 +17,7 @@ NORM_LAYERS = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm)
 
 
 def build(name: str = "densenet-small", norm: Norm = "batch", seed: int = 0, features: int = 4) -> Network:
-    return build_network(name, channels=3, classes=2, features=features, norm=norm, seed=seed)
+    return build_network(registry.networks.find(name), channels=3, classes=2, features=features, norm=norm, seed=seed)
 
 
 # A DenseNet's features: those of the first layer, growth (half of them) for each layer of a block, halved between
@@ -37,7 +39,7 @@ def test_a_network_gives_logits_and_one_representation_per_image(
 
 
 def test_densenet121_has_the_size_of_the_original() -> None:
-    network = build_network("densenet121", channels=3, classes=1000, features=64, norm="batch", seed=0)
+    network = build_network(densenet121, channels=3, classes=1000, features=64, norm="batch", seed=0)
     assert sum(weight.numel() for weight in network.parameters()) == 7_978_856  # Huang et al., as in torchvision
 
 
@@ -127,7 +129,7 @@ def test_a_model_harmonizes_before_the_network() -> None:
 
 @pytest.mark.parametrize("name", ["densenet-small", "unet"])
 def test_the_representation_alone_is_that_of_a_whole_pass_but_ends_earlier(name: str) -> None:
-    network = build_network(name, 3, 2, 8, "batch", seed=0).eval()
+    network = build_network(registry.networks.find(name), 3, 2, 8, "batch", seed=0).eval()
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     reached: list[int] = []
     last_layer = network.body.final_conv if name == "unet" else network.body.class_layers.out

@@ -11,11 +11,11 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from PIL import Image
 
+from harmofl import registry
 from harmofl.data.folder import ImageFolder
 from harmofl.reporting.contact_sheet import OUTLINES, _evenly, _spread, contact_sheet
 from harmofl.reporting.style import to_png
 from harmofl.settings import resolve
-from harmofl.tasks import find
 
 SIZE = 16
 REAL = Path(__file__).parents[3] / "shared" / "data" / "nuclei-tiles"
@@ -39,7 +39,7 @@ def opened(task: str, root: Path, rows: list[dict[str, str]], **settings: Any) -
         writer.writerows(rows)
     overrides = {f"data.{name}": value for name, value in settings.items()}
     data = resolve(task, "fedavg", "smoke", overrides={"data.folder": str(root), "data.size": SIZE} | overrides)[0].data
-    return find(task).open_folder(data)
+    return registry.tasks.find(task).open_folder(data)
 
 
 def grey_sites(root: Path, counts: dict[str, int]) -> list[dict[str, str]]:
@@ -62,7 +62,7 @@ def words(figure: Figure) -> list[str]:
 
 def test_one_row_per_site_with_its_name_and_number_of_images(tmp_path: Path) -> None:
     folder = opened("segmentation", tmp_path, grey_sites(tmp_path, {"north": 12, "south": 1}))
-    figure = contact_sheet(find("segmentation"), folder)
+    figure = contact_sheet(registry.tasks.find("segmentation"), folder)
     assert len(figure.axes) == 2
     assert words(figure) == ["north", "12 images", "south", "1 image"]
     assert figure.texts[0].get_text() == "Segmentation of your own images: images of each site"
@@ -70,7 +70,7 @@ def test_one_row_per_site_with_its_name_and_number_of_images(tmp_path: Path) -> 
 
 def test_masks_are_outlined_one_colour_per_class(tmp_path: Path) -> None:
     folder = opened("segmentation", tmp_path, grey_sites(tmp_path, {"north": 12}))
-    figure = contact_sheet(find("segmentation"), folder, columns=3)
+    figure = contact_sheet(registry.tasks.find("segmentation"), folder, columns=3)
     outlines = figure.axes[0].collections
     assert [tuple(each.get_edgecolor()[0]) for each in outlines] == [to_rgba(color) for color in OUTLINES[:2]]
     assert all(len(each.get_paths()[0].to_polygons()) == 3 for each in outlines)  # those with something in their mask
@@ -79,7 +79,7 @@ def test_masks_are_outlined_one_colour_per_class(tmp_path: Path) -> None:
 
 def test_grey_images_are_shown_in_grey_and_free_columns_are_left_free(tmp_path: Path) -> None:
     folder = opened("segmentation", tmp_path, grey_sites(tmp_path, {"north": 2}))
-    (shown,) = contact_sheet(find("segmentation"), folder, columns=4).axes[0].images
+    (shown,) = contact_sheet(registry.tasks.find("segmentation"), folder, columns=4).axes[0].images
     strip = shown.get_array()
     assert strip.shape == (SIZE, 4 * (SIZE + 1) - 1, 4)
     assert np.array_equal(strip[..., 0], strip[..., 2])
@@ -89,7 +89,7 @@ def test_grey_images_are_shown_in_grey_and_free_columns_are_left_free(tmp_path: 
 
 def test_the_middle_slice_is_shown_of_one_with_neighbours(tmp_path: Path) -> None:
     folder = opened("segmentation", tmp_path, grey_sites(tmp_path, {"north": 1}), neighbours=1)
-    (shown,) = contact_sheet(find("segmentation"), folder, columns=1).axes[0].images
+    (shown,) = contact_sheet(registry.tasks.find("segmentation"), folder, columns=1).axes[0].images
     original = np.asarray(Image.open(tmp_path / "north-0.png")) / 255
     assert np.allclose(shown.get_array()[..., 0], original, atol=1e-6)
 
@@ -98,7 +98,7 @@ def test_colours_and_classes_are_shown(tmp_path: Path) -> None:
     red = np.zeros((SIZE, SIZE, 3))
     red[..., 0] = 255
     rows = [write(tmp_path, "north", number, red, label=label) for number, label in enumerate("aaaab")]
-    figure = contact_sheet(find("classification"), opened("classification", tmp_path, rows), columns=2)
+    figure = contact_sheet(registry.tasks.find("classification"), opened("classification", tmp_path, rows), columns=2)
     assert words(figure) == ["north", "5 images", "a", "b"]
     assert np.array_equal(figure.axes[0].images[0].get_array()[0, 0], [1, 0, 0, 1])
 
@@ -107,17 +107,19 @@ def test_a_site_without_a_readable_image_says_so(tmp_path: Path) -> None:
     rows = grey_sites(tmp_path, {"north": 3, "south": 2})
     for path in tmp_path.glob("south-*.png"):
         path.write_text("nothing")
-    figure = contact_sheet(find("segmentation"), opened("segmentation", tmp_path, rows))
+    figure = contact_sheet(registry.tasks.find("segmentation"), opened("segmentation", tmp_path, rows))
     assert words(figure)[2:] == ["cannot be shown", "south", "0 images"]
 
 
 def test_data_on_which_training_would_fail_are_shown_as_well(tmp_path: Path) -> None:
     rows = grey_sites(tmp_path, {"north": 4})
     Image.new("L", (SIZE, SIZE), 200).save(tmp_path / "empty.png")
-    figure = contact_sheet(find("segmentation"), opened("segmentation", tmp_path, rows, classes=["0", "1", "2"]))
+    figure = contact_sheet(
+        registry.tasks.find("segmentation"), opened("segmentation", tmp_path, rows, classes=["0", "1", "2"])
+    )
     assert words(figure) == ["north", "4 images"]
     lost = opened("segmentation", tmp_path, [row | {"image": "lost.png"} for row in rows])
-    assert not contact_sheet(find("segmentation"), lost).axes
+    assert not contact_sheet(registry.tasks.find("segmentation"), lost).axes
 
 
 def test_images_are_spread_over_patients() -> None:
@@ -147,7 +149,7 @@ def test_patients_with_few_images_leave_their_place_to_others() -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the real images are not at hand: {REAL}")
 def test_real_tiles_become_a_sheet_of_about_1200_pixels() -> None:
-    task = find("segmentation")
+    task = registry.tasks.find("segmentation")
     data = resolve("segmentation", "fedavg", "small", overrides={"data.folder": str(REAL)})[0].data
     png = to_png(contact_sheet(task, task.open_folder(data)))
     width, height = Image.open(io.BytesIO(png)).size

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from harmofl import registry
 from harmofl.errors import UsageError
-from harmofl.methods.catalogue import CATALOGUE, fedavg, harmofl, moon
+from harmofl.methods.catalogue import fedavg, harmofl, moon
 from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method
 from harmofl.methods.penalties import ModelContrast, Proximity, Reference
@@ -19,8 +20,8 @@ from harmofl.settings import (
     setting_names,
 )
 from harmofl.settings.resolution import preset_values
-from harmofl.tasks import PAPER_TASKS, TASKS
-from harmofl.tasks import find as find_task
+
+PAPER_TASKS = ("histology", "nuclei", "prostate")
 
 PRESETS = ("paper", "paper-code", "small", "smoke")
 
@@ -233,7 +234,7 @@ def test_settings_are_frozen() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("method", CATALOGUE)
+@pytest.mark.parametrize("method", registry.methods.names())
 def test_resolved_settings_written_as_toml_resolve_to_themselves(method: str, preset: str) -> None:
     settings, chosen = resolve("prostate", method, preset, overrides={"seed": 3, "training.gradient_clip": 1.5})
     again, chosen_again = resolve(file=tomllib.loads(settings.to_toml()))
@@ -249,8 +250,8 @@ def test_a_radius_band_survives_toml() -> None:
 def test_every_setting_has_a_name_and_a_preset_may_only_use_those() -> None:
     names = setting_names()
     assert {"seed", "device", "data.shift", "model.norm", "training.rounds", "federation.quorum"} <= set(names)
-    for task in TASKS:
-        for preset in find_task(task).presets.values():
+    for task in registry.tasks.names():
+        for preset in registry.tasks.find(task).presets.values():
             values = preset_values(preset, folder="somewhere")
             assert {name for name in flatten(values) if not name.startswith("method.")} <= set(names)
 

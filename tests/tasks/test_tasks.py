@@ -3,19 +3,21 @@ import math
 import pytest
 import torch
 
+from harmofl import registry
 from harmofl.errors import UsageError
 from harmofl.methods.catalogue import centralized, fedavg, harmofl
 from harmofl.methods.harmonizers import AmplitudeNormalization
 from harmofl.settings import DataSettings, resolve
-from harmofl.tasks import PAPER_TASKS, find
 from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss
 from harmofl.tasks.task import POOLED
+
+PAPER_TASKS = ("histology", "nuclei", "prostate")
 
 IMAGES = {"histology": 24, "nuclei": 20, "prostate": 10}
 
 
 def sites_of(task: str) -> tuple[str, ...]:
-    return find(task).sites_of(tiny(task))
+    return registry.tasks.find(task).sites_of(tiny(task))
 
 
 def tiny(task: str) -> DataSettings:
@@ -26,18 +28,18 @@ def tiny(task: str) -> DataSettings:
     ("name", "num_sites", "metric"), [("histology", 5, "accuracy"), ("nuclei", 6, "dice"), ("prostate", 6, "dice")]
 )
 def test_a_task_has_the_papers_number_of_sites_and_its_metric(name: str, num_sites: int, metric: str) -> None:
-    task = find(name)
-    assert (task.name, len(set(sites_of(name))), task.metric_name) == (name, num_sites, metric)
+    task = registry.tasks.find(name)
+    assert (task.name, len(set(sites_of(name))), task.main_score) == (name, num_sites, metric)
 
 
 def test_an_unknown_task_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"unknown task 'prostat'; did you mean 'prostate'\?"):
-        find("prostat")
+        registry.tasks.find("prostat")
 
 
 @pytest.mark.parametrize("name", PAPER_TASKS)
 def test_a_site_holds_images_between_zero_and_one_split_by_patient(name: str) -> None:
-    task, second = find(name), sites_of(name)[1]
+    task, second = registry.tasks.find(name), sites_of(name)[1]
     site = task.load_site(second, tiny(name))
     parts = [site.train, site.val[second], site.test[second]]
     groups = [set(part.groups.tolist()) for part in parts]
@@ -54,7 +56,7 @@ def test_a_site_holds_images_between_zero_and_one_split_by_patient(name: str) ->
 
 
 def test_the_pooled_site_trains_on_the_union_and_scores_each_site() -> None:
-    task = find("histology")
+    task = registry.tasks.find("histology")
     pooled = task.load_site(POOLED, tiny("histology"))
     alone = [task.load_site(site, tiny("histology")) for site in sites_of("histology")]
     assert torch.equal(pooled.train.images, torch.cat([site.train.images for site in alone]))
@@ -65,7 +67,7 @@ def test_the_pooled_site_trains_on_the_union_and_scores_each_site() -> None:
 
 
 def test_one_participant_trains_where_images_are_pooled_and_every_site_otherwise() -> None:
-    task = find("histology")
+    task = registry.tasks.find("histology")
     data = tiny("histology")
     assert task.participants(fedavg, data) == sites_of("histology")
     assert task.participants(centralized, data) == (POOLED,)
@@ -73,13 +75,13 @@ def test_one_participant_trains_where_images_are_pooled_and_every_site_otherwise
 
 def test_a_model_has_the_methods_harmonizer_for_the_tasks_images() -> None:
     settings, method = resolve("histology", harmofl, "smoke", overrides={"data.size": 16, "method.band": "full"})
-    harmonizer = find("histology").build_model(settings, method).harmonizer
+    harmonizer = registry.tasks.find("histology").build_model(settings, method).harmonizer
     assert isinstance(harmonizer, AmplitudeNormalization)
     assert (harmonizer.image_shape, harmonizer.band) == ((3, 16, 16), "full")
 
 
 def test_too_few_patients_for_a_split_are_refused_in_words() -> None:
-    task = find("histology")  # eight images of each patient: ten images are two patients
+    task = registry.tasks.find("histology")  # eight images of each patient: ten images are two patients
     with pytest.raises(UsageError, match="hospital-0: 2 patients cannot be split"):
         task.load_site("hospital-0", DataSettings(images=10, size=16))
 

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harmofl import registry
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.folder import silent
@@ -21,8 +22,7 @@ from harmofl.inference.evaluation import models_for
 from harmofl.models.network import Model
 from harmofl.runs.finished import FinishedRun
 from harmofl.states import evaluating
-from harmofl.tasks import find as find_task
-from harmofl.tasks.scores import dice
+from harmofl.tasks.scorers import dice
 
 Watch = Callable[[dict[str, Any]], None]
 Scores = NDArray[np.float64]
@@ -47,7 +47,7 @@ class Gallery:
 
     def __init__(self, runs: Sequence[FinishedRun], device: str = "auto", watch: Watch = silent) -> None:
         self.runs = runs
-        self.task = find_task(runs[0].task)
+        self.task = registry.tasks.find(runs[0].task)
         self.device = device
         self._watch = watch
         source, self.settings = open_images(self.task, runs[0].full_settings, watch)

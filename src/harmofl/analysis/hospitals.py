@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harmofl import registry
 from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
 from harmofl.data.folder import ImageFolder, drawn, silent
 from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
@@ -17,7 +18,6 @@ from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, check_band
 from harmofl.methods.server_rules import Mean
 from harmofl.settings import DataSettings, Settings
-from harmofl.tasks import find as find_task
 from harmofl.tasks.task import Task
 
 Watch = Callable[[dict[str, Any]], None]
@@ -59,7 +59,7 @@ class Hospitals:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.task: Task = find_task(settings.task)
+        self.task: Task = registry.tasks.find(settings.task)
         self.sites = self.task.sites_of(settings.data)
         self._source = self.task.open(settings.data)
         self._kept: dict[str, Parts] = {}

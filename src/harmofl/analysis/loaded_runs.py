@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from harmofl import registry
 from harmofl.analysis.losses import Batch
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import Site, seed_of
@@ -25,7 +26,6 @@ from harmofl.runs.labels import label_distinctly
 from harmofl.runs.model_folder import is_whole, open_model
 from harmofl.settings import Settings, differences, resolve
 from harmofl.states import evaluating
-from harmofl.tasks import find as find_task
 from harmofl.tasks.losses import Loss
 from harmofl.tasks.task import Source, Task
 
@@ -51,7 +51,7 @@ class LoadedRun:
     @property
     def task(self) -> Task:
         """What it learned."""
-        return find_task(self.settings.task)
+        return registry.tasks.find(self.settings.task)
 
     @property
     def sites(self) -> list[str]:
@@ -122,7 +122,7 @@ def fingerprint(run: FinishedRun) -> str:
 
 def _load_run(run: FinishedRun, device: str) -> LoadedRun:
     settings = resolve(file=run.settings)[0].model_copy(update={"device": device})
-    sites = find_task(settings.task).sites_of(settings.data)
+    sites = registry.tasks.find(settings.task).sites_of(settings.data)
     if is_whole(run.model):
         model, _, _, method = open_model(run.model)
         models = dict.fromkeys(sites, model)

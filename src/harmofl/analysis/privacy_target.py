@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Generator, nn
 
-from harmofl import api
+from harmofl import api, registry
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.methods.method import Method
+from harmofl.registry import Kind
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import open_model
 from harmofl.settings import Settings, read_toml, resolve
-from harmofl.tasks import find as find_task
-from harmofl.tasks.task import Kind, Task
+from harmofl.tasks.task import Task
 
 Watch = Callable[[Record], None]
 
@@ -85,7 +85,7 @@ def subject_of(
         raise UsageError(f"--data {data}: the run says which images are attacked; leave out --run or --data")
     folder = Path(run) if run else _trained(out / "run", task, plan, seed, data, watch)
     settings, method = resolve(file=read_toml(RunFolder(folder).config))
-    chosen = find_task(settings.task)
+    chosen = registry.tasks.find(settings.task)
     site = chosen.sites_of(settings.data)[0]
     train = chosen.load_site(site, settings.data, open_images(chosen, settings)[0]).train
     most = max(plan.averaged) + max(plan.others, plan.batch, FEWEST_OTHERS)

@@ -14,10 +14,10 @@ from typing import Annotated, Literal, TypeVar
 import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from harmofl import registry
 from harmofl.errors import STRICT, UsageError, describe
 from harmofl.files import claimed, write_whole
 from harmofl.settings import Tree, read_toml
-from harmofl.tasks import TASKS
 
 FEDERATION = "federation.toml"
 SITE = "site.toml"
@@ -31,9 +31,9 @@ Megabytes = Annotated[int, Field(ge=1, le=16384)]
 
 def check_tasks(names: list[str]) -> list[str]:
     """Refuse a task that there is not."""
-    unknown = [name for name in names if name not in TASKS]
+    unknown = [name for name in names if name not in registry.tasks]
     if unknown:
-        raise ValueError(f"some of {', '.join(TASKS)}")
+        raise ValueError(f"some of {', '.join(registry.tasks.names())}")
     return names
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from harmofl import registry
 from harmofl.data.images import Site
 from harmofl.data.samples import POOLED
 from harmofl.deployment.kits import SiteKit
@@ -27,7 +28,6 @@ from harmofl.methods.method import Method
 from harmofl.runs.store import Store
 from harmofl.settings import Settings, flatten, resolve
 from harmofl.states import snapshot
-from harmofl.tasks import find as find_task
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Participant:
         return self._client
 
     def _made(self, run: str, settings: Settings, method: Method) -> Client:
-        task, state = find_task(settings.task), self.kit.state(run)
+        task, state = registry.tasks.find(settings.task), self.kit.state(run)
         images = OwnImages.of(self.kit, settings)
         remember(state / "images.json", images.fingerprint, OTHER_IMAGES)
         remember(state / "annotations.json", images.annotations, OTHER_ANNOTATIONS)
@@ -251,7 +251,7 @@ class OwnImages:
         That name, with what its images are recognized by, stands in the settings, and so in the hospital's copy of the
         model: by them `harmofl evaluate` knows which images it was trained on. Of other sites it knows the names only.
         """
-        task, name = find_task(settings.task), kit.name
+        task, name = registry.tasks.find(settings.task), kit.name
         if kit.data is None:
             site = task.load_site(name, settings.with_values("data", sites=[name]).data)
             return cls(site, settings, "", "")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from harmofl import registry
 from harmofl.data.layouts.site_names import name_refusal
 from harmofl.deployment.engines import ENGINES, find_engine
 from harmofl.deployment.kits import (
@@ -36,8 +37,6 @@ from harmofl.deployment.kits import (
 )
 from harmofl.errors import UsageError, describe, unknown_name
 from harmofl.files import write_whole
-from harmofl.tasks import TASKS
-from harmofl.tasks import find as find_task
 from harmofl.version import __version__
 
 if TYPE_CHECKING:
@@ -140,11 +139,11 @@ def check_name(name: str) -> None:
 def checked_tasks(tasks: Sequence[str], sites: Sequence[str], synthetic: bool) -> list[str]:
     """What the sites will accept: as asked for, or such as fits."""
     for name in tasks:
-        if name not in TASKS:
-            raise unknown_name("task", name, TASKS)
+        if name not in registry.tasks:
+            raise unknown_name("task", name, registry.tasks.names())
     if not synthetic:
         return list(dict.fromkeys(tasks)) or ["segmentation"]
-    known = {name: phantom_sites(name) for name in TASKS if phantom_sites(name)}
+    known = {name: phantom_sites(name) for name in registry.tasks.names() if phantom_sites(name)}
     fitting = [name for name in tasks or known if set(sites) <= set(known.get(name, ()))]
     if not fitting or (tasks and len(fitting) < len(set(tasks))):
         there = "; ".join(f"{name}: {', '.join(names)}" for name, names in known.items() if not tasks or name in tasks)
@@ -156,7 +155,7 @@ def checked_tasks(tasks: Sequence[str], sites: Sequence[str], synthetic: bool) -
 
 def phantom_sites(task: str) -> tuple[str, ...]:
     """The synthetic hospitals of a task."""
-    phantom = find_task(task).phantom
+    phantom = registry.tasks.find(task).phantom
     return phantom.sites if phantom else ()
 
 
@@ -329,7 +328,7 @@ def add_site_folder(folder: Path, federation: Federation, kits: Kits, site: str)
     own = folder / SITES / site
     write_part(own / FEDERATION, changed(federation, [site]))
     add_papers(own, federation, kits, site)
-    words = {"site": site, "tasks": kits.tasks, "synthetic": kits.synthetic, "all_tasks": TASKS}
+    words = {"site": site, "tasks": kits.tasks, "synthetic": kits.synthetic, "all_tasks": registry.tasks.names()}
     write_whole(own / SITE, rendered("site.toml", **words))
 
 

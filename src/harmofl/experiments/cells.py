@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harmofl import registry
 from harmofl.errors import UsageError
 from harmofl.experiments.plan import Plan, Row, Variation, check_distinct, read_plan
 from harmofl.files import folder_name
 from harmofl.settings import Settings, flatten, merge, resolve
-from harmofl.tasks import find as find_task
 
 UNVARIED = Variation(name="as it is")
 
@@ -133,5 +133,5 @@ def _sites(plan: Plan, folder: str | None, preset: str) -> list[str]:
     values = flatten(plan.settings) | ({"data.folder": folder} if folder else {})
     values = {name: value for name, value in values.items() if not name.startswith("method.")}
     settings, _ = resolve(plan.task, "fedavg", preset, overrides=values)
-    task = find_task(plan.task)
+    task = registry.tasks.find(plan.task)
     return task.open_folder(settings.data).sites if folder else list(task.sites_of(settings.data))

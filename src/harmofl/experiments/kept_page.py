@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harmofl import registry
 from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.kept import Kept, of_different_images
@@ -32,7 +33,6 @@ from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, met
 from harmofl.reporting.words import listed
 from harmofl.runs.finished import read_settings
 from harmofl.settings import flatten
-from harmofl.tasks import find as find_task
 
 MARK = re.compile(
     r"<!-- (?P<kind>summary|table|flatness)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->"
@@ -109,7 +109,7 @@ class KeptPage:
             path = self.plans / f"{name}.toml"
             if not path.exists():
                 raise unknown_name("experiment", name, [plan.stem for plan in sorted(self.plans.glob("*.toml"))])
-            needs_folder = find_task(read_plan(path).task).phantom is None
+            needs_folder = registry.tasks.find(read_plan(path).task).phantom is None
             experiment = read_experiment(path, self.data if needs_folder else None)
             self._results[name] = gather(experiment, kept=self._store)
             _check_same_images(self._results[name])

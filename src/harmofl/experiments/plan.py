@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harmofl import registry
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
 from harmofl.files import folder_name
-from harmofl.methods.catalogue import find as find_method
 from harmofl.settings import Tree, flatten, read_toml
-from harmofl.tasks import find as find_task
 
 Name = Annotated[str, Field(pattern="[A-Za-z0-9]", description="at least a letter or a digit, as it names a folder")]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -129,7 +128,7 @@ def _check_fields(model: type[Part], tree: Tree, prefix: str = "") -> None:
 
 
 def _check_whole(plan: Plan) -> None:
-    find_task(plan.task)
+    registry.tasks.find(plan.task)
     if plan.shows == "samples":
         _check_trains_nothing(plan)
     elif not plan.rows:
@@ -142,7 +141,7 @@ def _check_whole(plan: Plan) -> None:
     check_distinct("seeds", plan.seeds)
     _check_settings("settings", plan.settings)
     for row in plan.rows:
-        find_method(row.method)
+        registry.methods.find(row.method)
         _check_settings(f"settings of row {row.name!r}", row.settings)
     for variation in plan.variations:
         _check_settings(f"settings of variation {variation.name!r}", variation.settings)

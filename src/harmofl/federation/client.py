@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.images import ImageSet, Site, seed_of
-from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory, to_device
+from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -27,7 +27,8 @@ from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
 from harmofl.settings import Settings
 from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
-from harmofl.tasks.scores import Scores
+from harmofl.tasks.scorers import Scores
+from harmofl.tasks.scoring import score
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -239,17 +240,6 @@ class Client:
 
     def _score_each(self, sites: Mapping[str, ImageSet], thorough: bool) -> dict[str, Scores]:
         return {name: score(self.model, self.task, self.settings, images, thorough) for name, images in sites.items()}
-
-
-def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
-    """Loss, metric and secondary metrics of a model in eval mode over all images; a batch is in memory at a time."""
-    device = next(model.parameters()).device
-    loss, scorer, total = task.loss(settings), task.scorer(settings.data, thorough), 0.0
-    for batch in images.batches(settings.training.batch_size):
-        logits = model(to_device(batch.images, device)).cpu()
-        total += float(loss(logits, batch.targets)) * len(batch)
-        scorer.add(logits, batch)
-    return {"loss": total / len(images)} | scorer.scores()
 
 
 def keeps_a_part(model: Model, shared: Sequence[str]) -> bool:

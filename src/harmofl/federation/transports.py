@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from harmofl import registry
 from harmofl.devices import num_cores, threads
 from harmofl.errors import DiskError
 from harmofl.federation.client import Client, in_full
@@ -18,7 +19,6 @@ from harmofl.files import find_disk_failure, what_failed
 from harmofl.methods.method import Method
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
-from harmofl.tasks import find as find_task
 
 if TYPE_CHECKING:
     from harmofl.federation.workers import Workers
@@ -74,7 +74,7 @@ class Clients:
 
     def _client(self, site: str) -> Client:
         if site not in self._made:
-            task, run = find_task(self.settings.task), RunFolder(self.folder)
+            task, run = registry.tasks.find(self.settings.task), RunFolder(self.folder)
             self._source = self._source or task.open(self.settings.data)
             model = next((client.model for client in self._made.values()), None)
             self._made[site] = Client(
@@ -94,7 +94,7 @@ class InProcess:
     """All sites in this process, one after the other."""
 
     def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
-        self._sites = find_task(settings.task).participants(method, settings.data)
+        self._sites = registry.tasks.find(settings.task).participants(method, settings.data)
         self._threads = settings.federation.threads
         self._clients = Clients(settings, method, folder)
 
@@ -115,7 +115,7 @@ class InProcess:
 
 def num_workers(settings: Settings, method: Method) -> int:
     """As many as asked for, or one per core if the method can reach them; never more than there are sites."""
-    num_sites = len(find_task(settings.task).participants(method, settings.data))
+    num_sites = len(registry.tasks.find(settings.task).participants(method, settings.data))
     possible = 1 if hindrance(method) else max(1, num_cores() // settings.federation.threads)
     return min(settings.federation.workers or possible, num_sites)
 

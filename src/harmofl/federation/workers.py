@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from harmofl import registry
 from harmofl.errors import DiskError
 from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
 from harmofl.federation.transports import Clients
 from harmofl.methods.method import Method
 from harmofl.settings import Settings
-from harmofl.tasks import find as find_task
 
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses")
 REPLY, STOP = b"reply", b"stop"
@@ -101,7 +101,7 @@ class Workers:
     """Several processes train sites side by side; results do not depend on their number."""
 
     def __init__(self, settings: Settings, method: Method, folder: Path, count: int) -> None:
-        self._sites = find_task(settings.task).participants(method, settings.data)
+        self._sites = registry.tasks.find(settings.task).participants(method, settings.data)
         self._arguments = (settings, method, folder)
         worker_context()  # its clean process imports what workers need ...
         for name in SLOW_IMPORTS:  # ... while this one imports the same, for the server

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from harmofl import registry
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet
 from harmofl.data.looks import looks_in, strange_ones
 from harmofl.data.samples import SPLITS
 from harmofl.devices import choose_device, threads, to_device
 from harmofl.errors import UsageError
-from harmofl.federation.client import score
 from harmofl.methods.method import Method
 from harmofl.models.network import Model
 from harmofl.runs.model_folder import is_whole, open_model, read_description
 from harmofl.settings import Settings, merge, nest, resolve
 from harmofl.states import evaluating, snapshot
-from harmofl.tasks import find as find_task
-from harmofl.tasks.scores import Scores
+from harmofl.tasks.scorers import Scores
+from harmofl.tasks.scoring import score
 from harmofl.tasks.task import Source, Task
 
 CHOICES = ("auto", *SPLITS, "all")
@@ -60,7 +60,7 @@ def evaluate_model(
         raise UsageError(f"split = {split!r}: must be one of {', '.join(CHOICES)}")
     description = read_description(folder)
     settings = settings_for(folder, description, data, dict(changes or {}))
-    task, trained = find_task(settings.task), Trained.of(description)
+    task, trained = registry.tasks.find(settings.task), Trained.of(description)
     results = {}
     with threads(settings.federation.threads):
         source, settings = opened(task, settings, () if split == "all" else trained.sites, watch)
@@ -148,7 +148,7 @@ def settings_for(
 
 def _check_classes(settings: Settings, description: Mapping[str, Any]) -> None:
     """Refuse other classes, or another order of them: each is one of the model's outputs."""
-    task = find_task(settings.task)
+    task = registry.tasks.find(settings.task)
     own = tuple(description["settings"]["data"].get("classes") or task.classes)
     if own and task.classes_of(settings.data) != own:
         raise UsageError(f"data.classes = {settings.data.classes!r}: this model gives {', '.join(own)}, in this order")
@@ -232,7 +232,7 @@ def estimate_statistics(model: Model, images: ImageSet, batch_size: int) -> None
 
 def mean_score(candidates: Candidates, settings: Settings, images: ImageSet) -> Scores:
     """The scores of the model, or the mean over the models if there are several."""
-    task = find_task(settings.task)
+    task = registry.tasks.find(settings.task)
     each = []
     for model in candidates.models:
         with evaluating(model):
@@ -245,6 +245,6 @@ def score_unseen(folder: Path, settings: Settings, method: Method) -> tuple[Scor
     """Score a finished model on all images of the hospital that was held out; how, if it is not the plain way."""
     name = settings.data.hold_out_site
     assert name is not None
-    images = find_task(settings.task).open(settings.data).whole(name)
+    images = registry.tasks.find(settings.task).open(settings.data).whole(name)
     candidates = models_for(folder, name, images, settings, method, settings.device)
     return {"images": float(len(images))} | mean_score(candidates, settings, images), candidates.note

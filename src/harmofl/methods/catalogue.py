@@ -1,23 +1,18 @@
 """Every method, a few lines each: read this first.
 
-A method of your own is one more `Method(...)`, given to `harmofl.train(method=...)` or to `register`.
+A method of your own is one more `Method(...)`, given to `harmofl.train(method=...)` or to `harmofl.register`.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from importlib.metadata import entry_points
 
-from harmofl.errors import unknown_name
 from harmofl.methods.harmonizers import NormalizeAmplitude
-from harmofl.methods.method import Method, key_of
+from harmofl.methods.method import Method
 from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage
 from harmofl.methods.sharing import all_but_batch_norm, nothing
 from harmofl.methods.steps import PerturbedDescent
-
-logger = logging.getLogger(__name__)
 
 fedavg = Method(
     "FedAvg",
@@ -92,42 +87,3 @@ centralized = replace(
     idea="A reference: one site trains on the union of all images; scores are per site.",
     limit="a single site",
 )
-
-CATALOGUE: dict[str, Method] = {
-    method.key: method for method in (fedavg, fedprox, fednova, fedadam, fedbn, moon, harmofl, local, centralized)
-}
-
-
-def register(method: Method) -> Method:
-    """Make a method known by its name, in this process and its workers."""
-    CATALOGUE[method.key] = method
-    return method
-
-
-def load_plugins() -> None:
-    """Register the methods of installed packages (entry points `harmofl.methods`), but none under a name that is taken.
-
-    A package that fails is named in a warning and left out, as it may have nothing to do with what is wanted.
-    """
-    for entry in entry_points(group="harmofl.methods"):
-        package = entry.dist.name if entry.dist else entry.value
-        try:
-            method = entry.load()
-            if not isinstance(method, Method):
-                raise TypeError(f"{entry.value} is no Method")
-        except Exception as error:  # whatever other people's code raises
-            reason = f"{type(error).__name__}: {error}"
-            logger.warning("method %r of package %s is left out: %s", entry.name, package, reason)
-            continue
-        if CATALOGUE.setdefault(method.key, method) is not method:
-            logger.warning("method %r of package %s is left out: the name is taken", method.key, package)
-
-
-def find(name: str) -> Method:
-    """Return the method of that name: ours, registered, or of an installed package."""
-    if key_of(name) not in CATALOGUE:
-        load_plugins()
-    try:
-        return CATALOGUE[key_of(name)]
-    except KeyError:
-        raise unknown_name("method", name, CATALOGUE) from None

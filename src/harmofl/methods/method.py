@@ -14,6 +14,7 @@ from harmofl.methods.penalties import Penalty
 from harmofl.methods.server_rules import Average, ServerRule
 from harmofl.methods.sharing import Sharing, everything
 from harmofl.methods.steps import Step, descend
+from harmofl.registry import key_of
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,6 @@ class Method:
 
     def _pieces(self) -> tuple[Any, ...]:
         return (self.harmonizer, *self.penalties, self.step, self.shares, self.server_rule)
-
-
-def key_of(name: str) -> str:
-    """The form of a method's name that is looked up."""
-    return name.lower().replace(" ", "-")
 
 
 def _own_fields(piece: Any) -> tuple[Field[Any], ...]:

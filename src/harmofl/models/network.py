@@ -1,16 +1,22 @@
-"""A network with its representation and its norm layers, and the model that puts a harmonizer before it."""
+"""A network with its representation and its norm layers, and the model that puts a harmonizer before it.
+
+`catalogue.py` holds the networks that there are.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import Harmonizer
+from harmofl.registry import Kind
 
 Norm = Literal["batch", "batch-statistics", "instance", "group"]
 GROUPS = 8
@@ -104,52 +110,34 @@ def _norm_layer(norm: Norm, channels: int) -> nn.Module:
     return layers[norm]()
 
 
-def _densenet(channels: int, classes: int, **shape: Any) -> Network:
-    from monai.networks.nets import DenseNet
+@dataclass(frozen=True)
+class NetworkEntry:
+    """A network that can be chosen by its name (`model.network`).
 
-    body = DenseNet(spatial_dims=2, in_channels=channels, out_channels=classes, **shape)
-    return Network(body, "class_layers.flatten")
+    Attributes:
+        name: what users call it.
+        kinds: what it is for. From images (N, channels, H, W), a network for classification gives logits
+            (N, classes), one for segmentation logits (N, classes, H, W).
+        build: makes it, freshly initialized, from the numbers of input channels and of classes and from
+            `model.features`. Its `nn.BatchNorm2d` layers become what `model.norm` says.
+        representation_layer: the layer whose output, averaged over the image, represents an image (MOON compares
+            these), as `nn.Module.get_submodule` finds it.
+    """
 
-
-def densenet121(channels: int, classes: int, features: int) -> Network:
-    """DenseNet121 (Huang et al. 2017)."""
-    return _densenet(channels, classes, init_features=features, growth_rate=features // 2)
-
-
-def densenet_small(channels: int, classes: int, features: int) -> Network:
-    """A DenseNet of three short blocks, for small images and two cores."""
-    return _densenet(
-        channels,
-        classes,
-        init_features=features,
-        growth_rate=features // 2,
-        block_config=(2, 2, 2),
-        bn_size=2,
-    )
+    name: str
+    kinds: tuple[Kind, ...]
+    build: Callable[[int, int, int], nn.Module]
+    representation_layer: str
 
 
-def unet(channels: int, classes: int, features: int) -> Network:
-    """U-Net (Ronneberger et al. 2015) with four poolings; features double at each."""
-    from monai.networks.nets import BasicUNet
-
-    widths = [features * 2**level for level in range(5)] + [features]
-    body = BasicUNet(
-        spatial_dims=2, in_channels=channels, out_channels=classes, features=widths, norm="batch", act="relu"
-    )
-    return Network(body, "down_4")
-
-
-NETWORKS: dict[str, Callable[[int, int, int], Network]] = {
-    "densenet121": densenet121,
-    "densenet-small": densenet_small,
-    "unet": unet,
-}
-
-
-def build_network(name: str, channels: int, classes: int, features: int, norm: Norm, seed: int) -> Network:
+def build_network(entry: NetworkEntry, channels: int, classes: int, features: int, norm: Norm, seed: int) -> Network:
     """Build a freshly initialized network; the same seed gives the same weights whatever ran before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = NETWORKS[name](channels, classes, features)
-        set_norm(network, norm)
-    return network
+        body = entry.build(channels, classes, features)
+        set_norm(body, norm)
+    try:
+        body.get_submodule(entry.representation_layer)
+    except AttributeError as error:
+        raise UsageError(f"network {entry.name!r}: representation_layer: {error}") from None
+    return Network(body, entry.representation_layer)

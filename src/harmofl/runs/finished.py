@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harmofl import registry
 from harmofl.errors import UsageError, describe
-from harmofl.methods.catalogue import CATALOGUE
 from harmofl.settings import Settings, Tree, read_toml
 
 Record = Mapping[str, Any]
@@ -117,8 +117,8 @@ def read_settings(folder: Path) -> Settings:
 
 def _validate(tree: Tree, path: Path) -> Settings:
     method = tree.get("method", {})
-    if isinstance(method, dict) and method.get("name") in CATALOGUE:
-        tree["method"] = {"name": method["name"]} | CATALOGUE[method["name"]].settings | method
+    if isinstance(method, dict) and str(method.get("name")) in registry.methods:
+        tree["method"] = {"name": method["name"]} | registry.methods.find(method["name"]).settings | method
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from harmofl import registry
 from harmofl.data.looks import looks_in, remembered
 from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
@@ -18,7 +19,6 @@ from harmofl.methods.method import Method
 from harmofl.models.network import Model
 from harmofl.settings import DataSettings, Settings, resolve
 from harmofl.states import snapshot
-from harmofl.tasks import find as find_task
 from harmofl.tasks.task import Task
 from harmofl.version import __version__
 
@@ -104,7 +104,7 @@ def open_model(
     """Rebuild a model from its folder, in eval mode, with its task and settings; `method` if it is your own."""
     description = read_description(folder)
     folder = _folder_of_site(folder, description, site)
-    task = find_task(description["task"])
+    task = registry.tasks.find(description["task"])
     try:
         settings, method = resolve(method=method, file=description["settings"])
     except UsageError as error:
@@ -128,7 +128,7 @@ def is_whole(folder: Path) -> bool:
 
 def metric_name(folder: Path) -> str:
     """What the scores of a model are called."""
-    return find_task(read_description(folder)["task"]).metric_name
+    return registry.tasks.find(read_description(folder)["task"]).main_score
 
 
 def first_misfit(error: RuntimeError) -> str:

@@ -31,7 +31,7 @@ def summarize(
         "seed": settings.seed,
         "preset": settings.preset,
         "norm": settings.model.norm,
-        "metric_name": task.metric_name,
+        "metric_name": task.score_for(settings).name,
         **_best_rounds(selection),
         "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
         "missing": [site for site in sites if site not in scores],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from harmofl import registry
 from harmofl.errors import UsageError, unknown_name
 from harmofl.settings.schema import FOUND_IN_DATA, Settings, validate
 from harmofl.settings.trees import Tree, flatten, merge, nest
@@ -25,13 +26,11 @@ def resolve(
     overrides: Mapping[str, Any] | None = None,
 ) -> tuple[Settings, Method]:
     """Lay the layers over one another: schema, task's preset, method's defaults, file, overrides."""
-    from harmofl.tasks import find as find_task
-
     written, given = Layer.of(file or {}), Layer.of(nest(overrides or {}))
     task = task or given.task or written.task
     if not task:
         raise UsageError("no task given: name one with --task or in the configuration file")
-    chosen_task = find_task(task)
+    chosen_task = registry.tasks.find(task)
     chosen = _find_method(method or given.method or written.method)
     if given.method and not chosen.is_called(given.method):
         raise UsageError(f"method.name = {given.method!r}: --method says {chosen.key!r}")
@@ -119,11 +118,9 @@ class Layer:
 
 
 def _find_method(name: str | Method | None) -> Method:
-    from harmofl.methods.catalogue import find
-
     if not name:
         raise UsageError("no method given: name one with --method or in the configuration file")
-    return find(name) if isinstance(name, str) else name
+    return registry.methods.find(name) if isinstance(name, str) else name
 
 
 def _wishes_for(method: Method, section: Tree) -> Tree:

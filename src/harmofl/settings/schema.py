@@ -120,7 +120,7 @@ class DataSettings(Section):
 class ModelSettings(Section):
     """The network."""
 
-    network: Literal["densenet121", "densenet-small", "unet"] = Field("unet", description="its architecture")
+    network: str = Field("unet", description="the name of its architecture")
     features: Annotated[int, Field(ge=2, le=1024)] = Field(32, description="channels of the first layer")
     norm: Literal["batch", "batch-statistics", "instance", "group"] = Field(
         "batch", description="normalization layers; batch-statistics keeps no running statistics"
@@ -143,9 +143,8 @@ class TrainingSettings(Section):
     second_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="Adam's second beta")
     weight_decay: Annotated[float, Field(ge=0)] = Field(1e-4, description="L2 penalty of the optimizer")
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="between rounds")
-    loss: Literal["cross-entropy", "dice", "dice-cross-entropy"] = Field(
-        "cross-entropy", description="what training lowers; the last is the sum of the other two"
-    )
+    loss: str = Field("cross-entropy", description="the name of what training lowers")
+    score: str | None = Field(None, description="the name of what selects the best round; the task's own if unset")
     gradient_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest gradient norm")
     augmentation: Literal["none", "dihedral"] = Field("none", description="dihedral: rotations by 90°, flips")
 

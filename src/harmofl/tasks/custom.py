@@ -7,8 +7,9 @@ from pathlib import Path
 
 from harmofl.data.layouts import manifest
 from harmofl.data.samples import Listing
+from harmofl.registry import Kind
 from harmofl.tasks.presets import with_common_presets
-from harmofl.tasks.task import Kind, Task
+from harmofl.tasks.task import Task
 
 ABOUT = "manifest.csv: site,image,{truth} and, if you have them, split and patient; PNG, JPEG, TIFF, NIfTI or DICOM"
 
@@ -52,7 +53,7 @@ classification = Task(
     name="classification",
     title="classification of your own images",
     kind="classification",
-    metric_name="accuracy",
+    main_score="accuracy",
     layout=partial(list_samples, kind="classification"),
     about_data=ABOUT.format(truth="label"),
     presets=with_common_presets(*CLASSIFICATION),
@@ -62,7 +63,7 @@ segmentation = Task(
     name="segmentation",
     title="segmentation of your own images",
     kind="segmentation",
-    metric_name="dice",
+    main_score="dice",
     layout=partial(list_samples, kind="segmentation"),
     about_data=ABOUT.format(truth="mask"),
     presets=with_common_presets(*SEGMENTATION),

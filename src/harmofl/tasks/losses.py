@@ -6,11 +6,14 @@ Dice is taken over the batch, not per image: a slice without foreground then sti
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
+
+from harmofl.registry import Kind
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -34,9 +37,22 @@ def dice_and_cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
     return loss
 
 
-LOSSES: dict[str, Loss] = {
-    "cross-entropy": F.cross_entropy,
-    "dice": dice_loss,
-    "dice-cross-entropy": dice_and_cross_entropy,
-}
-"""By the name in the settings."""
+@dataclass(frozen=True)
+class LossEntry:
+    """A loss that can be chosen by its name (`training.loss`).
+
+    Attributes:
+        name: what users call it.
+        kinds: what it is for.
+        compute: from logits (N, classes) or (N, classes, H, W), and the classes (N) or (N, H, W) that are right, to
+            one number.
+    """
+
+    name: str
+    kinds: tuple[Kind, ...]
+    compute: Loss
+
+
+cross_entropy = LossEntry("cross-entropy", ("classification", "segmentation"), F.cross_entropy)
+dice = LossEntry("dice", ("segmentation",), dice_loss)
+dice_cross_entropy = LossEntry("dice-cross-entropy", ("segmentation",), dice_and_cross_entropy)

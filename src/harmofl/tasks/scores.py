@@ -1,160 +1,117 @@
-"""Scores of predictions against the truth, from MONAI's metrics, batch by batch over all images of a site."""
+"""Every score: what it is called, whether high or low is better, how it is printed, and what computes it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from harmofl.registry import Kind
+from harmofl.tasks.scorers import ClassificationScorer, ScorerFactory, SegmentationScorer
 
-from harmofl.data.images import LabelledImages
-
-Scores = dict[str, float]
+PERCENT = "%"
 
 
-class Scorer(Protocol):
-    """Takes predictions as they come; only numbers are kept, so that memory does not grow with the images."""
+@dataclass(frozen=True)
+class Score:
+    """What tables, figures and the selection of a round ask of a score.
 
-    def add(self, logits: Tensor, batch: LabelledImages) -> None:
-        """Take the predictions of a batch."""
+    Attributes:
+        name: what users call it, and its key in what its scorer returns.
+        title: what tables and figures call it; the name if empty.
+        higher_is_better: whether selection takes the highest.
+        range: the lowest and the highest value that there can be.
+        unit: what stands after a number: "%" (values from 0 to 1 are printed times 100), "pixels", or nothing.
 
-    def scores(self) -> Scores:
-        """The scores over all that was added."""
-
-
-ScorerFactory = Callable[[Sequence[str], bool], Scorer]
-"""From the names of the classes, and whether slow metrics are wanted too, to a scorer."""
-
-
-class ClassificationScorer:
-    """Accuracy as the metric; AUC, sensitivity and specificity beside it.
-
-    Of two classes, the second is the positive one; of more, the three are means over one class against the rest.
+    >>> hd95 = Score("hd95", "HD95", higher_is_better=False, range=(0, float("inf")), unit="pixels")
+    >>> hd95.format(3.14159), hd95.is_better(2.0, than=3.0)
+    ('3.14 pixels', True)
+    >>> Score("dice", "Dice score").format(0.8765, digits=1)
+    '87.7 %'
     """
 
-    def __init__(self, classes: Sequence[str], thorough: bool) -> None:
-        self._num_classes = len(classes)
-        self._logits: list[Tensor] = []
-        self._labels: list[Tensor] = []
+    name: str
+    title: str = ""
+    higher_is_better: bool = True
+    range: tuple[float, float] = (0.0, 1.0)
+    unit: str = PERCENT
 
-    def add(self, logits: Tensor, batch: LabelledImages) -> None:
-        """Keep the logits: a few numbers per image."""
-        self._logits.append(logits)
-        self._labels.append(batch.targets)
+    @property
+    def words(self) -> str:
+        """What tables and figures call it."""
+        return self.title or self.name
 
-    def scores(self) -> Scores:
-        """Accuracy, and the other three where both sides of a class occur."""
-        logits, labels = torch.cat(self._logits), torch.cat(self._labels)
-        scores = {"metric": (logits.argmax(dim=1) == labels).float().mean().item()}
-        positives = (1,) if self._num_classes == 2 else range(self._num_classes)
-        each = [found for found in (_against_the_rest(logits, labels, label) for label in positives) if found]
-        names = each[0] if each else {}
-        return scores | {name: sum(found[name] for found in each) / len(each) for name in names}
+    @property
+    def words_with_unit(self) -> str:
+        """The same with its unit, for the heading over bare numbers."""
+        return f"{self.words} ({self.unit})" if self.unit else self.words
+
+    def in_unit(self, value: float | None) -> float:
+        """A value as the number that stands before its unit; NaN where there is none."""
+        return math.nan if value is None else value * (100.0 if self.unit == PERCENT else 1.0)
+
+    def format(self, value: float, digits: int = 2) -> str:
+        """A value as text, with its unit."""
+        return f"{self.in_unit(value):.{digits}f} {self.unit}".rstrip()
+
+    def advantage(self, value: float, over: float) -> float:
+        """By how much a value is better than another one; negative if it is worse."""
+        return value - over if self.higher_is_better else over - value
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether a value is better than another one."""
+        return self.advantage(value, over=than) > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a run's summary."""
+        values = {field.name: getattr(self, field.name) for field in fields(Score)}
+        finite = [end if math.isfinite(end) else None for end in self.range]
+        return values | {"range": finite}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Score:
+        """The score that `to_json` wrote."""
+        low, high = values["range"]
+        ends = (-math.inf if low is None else low, math.inf if high is None else high)
+        return cls(**{**values, "range": ends})
 
 
-def _against_the_rest(logits: Tensor, labels: Tensor, label: int) -> Scores:
-    """AUC, sensitivity and specificity of one class; nothing if it is all or none of the images."""
-    from monai.metrics import compute_roc_auc
+@dataclass(frozen=True, kw_only=True)
+class ScoreEntry(Score):
+    """A score that can be chosen by its name (`training.score`): selection goes by it, and tables show it.
 
-    positive = labels == label
-    if not positive.any() or positive.all():
-        return {}
-    predicted = logits.argmax(dim=1) == label
-    return {
-        # Log-odds rank like probabilities but do not end at 1, where confident predictions would tie.
-        "auc": float(compute_roc_auc(_log_odds(logits, label), positive.long())),
-        "sensitivity": predicted[positive].float().mean().item(),
-        "specificity": (~predicted)[~positive].float().mean().item(),
-    }
-
-
-def _log_odds(logits: Tensor, label: int) -> Tensor:
-    others = torch.cat([logits[:, :label], logits[:, label + 1 :]], dim=1)
-    return logits[:, label] - others.logsumexp(dim=1)
-
-
-class SegmentationScorer:
-    """Dice per image as the metric; precision, recall, Dice per case, and HD95 (in pixels) if thorough.
-
-    With several foreground classes, Dice and HD95 are means over them, and each one's, `dice_NAME`, stands beside.
+    Attributes:
+        kinds: what it is for.
+        scorer: what computes it, and possibly others: given the names of the classes, and whether slow scores are
+            wanted too, it returns a `Scorer`, whose `scores()` must contain this score's name.
+        slow: whether its scorer computes it only when slow scores are wanted.
     """
 
-    def __init__(self, classes: Sequence[str], thorough: bool) -> None:
-        self._num_classes = len(classes)
-        self._names = classes[1:]
-        self._thorough = thorough
-        self._counts: list[Tensor] = []
-        self._groups: list[Tensor] = []
-        self._distances: list[Tensor] = []
-
-    def add(self, logits: Tensor, batch: LabelledImages) -> None:
-        """Count hits, false alarms and misses of every image and foreground class."""
-        from monai.metrics import get_confusion_matrix
-
-        found = _one_hot(logits.argmax(dim=1), self._num_classes)
-        truth = _one_hot(batch.targets, self._num_classes)
-        self._counts.append(get_confusion_matrix(found, truth, include_background=False).double())
-        self._groups.append(batch.groups)
-        if self._thorough:
-            self._distances.append(_hd95(found, truth))
-
-    def scores(self) -> Scores:
-        """Every metric over all images."""
-        hits, false_alarms, _, misses = torch.cat(self._counts).unbind(dim=2)  # each (N, foreground classes)
-        groups = torch.cat(self._groups)
-        per_class = dice(hits, false_alarms, misses)
-        per_case = dice(*(_per_group(counts, groups) for counts in (hits, false_alarms, misses)))
-        scores = {
-            "metric": per_class.mean().item(),
-            "precision": _rate(hits, false_alarms),
-            "recall": _rate(hits, misses),
-            "dice_per_case": per_case.mean().item(),
-        }
-        if self._num_classes > 2:
-            values = per_class.mean(dim=0).tolist()
-            scores |= {f"dice_{name}": value for name, value in zip(self._names, values, strict=True)}
-        return scores | self._hd95_score()
-
-    def _hd95_score(self) -> Scores:
-        """The mean over images and classes where both truth and prediction have something, if there is any."""
-        distances = torch.cat(self._distances) if self._distances else torch.empty(0)
-        return {"hd95": distances.mean().item()} if len(distances) else {}
+    kinds: tuple[Kind, ...]
+    scorer: ScorerFactory
+    slow: bool = False
 
 
-def _one_hot(classes: Tensor, num_classes: int) -> Tensor:
-    return F.one_hot(classes, num_classes).movedim(-1, 1)
+def _of_classes(name: str, title: str = "") -> ScoreEntry:
+    return ScoreEntry(name, title, kinds=("classification",), scorer=ClassificationScorer)
 
 
-def dice(hits: Tensor, false_alarms: Tensor, misses: Tensor) -> Tensor:
-    """2·TP/(2·TP + FP + FN); 1 where truth and prediction are both empty."""
-    total = 2 * hits + false_alarms + misses
-    return torch.where(total == 0, 1.0, 2 * hits / total.clamp_min(1))
+def _of_masks(name: str, title: str = "") -> ScoreEntry:
+    return ScoreEntry(name, title, kinds=("segmentation",), scorer=SegmentationScorer)
 
 
-def _rate(hits: Tensor, errors: Tensor) -> float:
-    total = hits.sum() + errors.sum()
-    return float(hits.sum() / total) if total > 0 else 1.0
-
-
-def _per_group(counts: Tensor, groups: Tensor) -> Tensor:
-    _, places = torch.unique(groups, return_inverse=True)
-    sums = torch.zeros(int(places.max()) + 1, *counts.shape[1:], dtype=counts.dtype)
-    return sums.index_add_(0, places, counts)
-
-
-def _hd95(found: Tensor, truth: Tensor) -> Tensor:
-    """The distances of all images and foreground classes that truth and prediction both have."""
-    from monai.metrics import compute_hausdorff_distance
-
-    both = found[:, 1:].flatten(2).any(dim=2) & truth[:, 1:].flatten(2).any(dim=2)
-    images = both.any(dim=1)
-    if not images.any():
-        return torch.empty(0)
-    with warnings.catch_warnings():  # MONAI calls its own deprecated function, and warns of empty classes
-        warnings.simplefilter("ignore")
-        distances = compute_hausdorff_distance(found[images], truth[images], percentile=95)
-    chosen: Tensor = distances[both[images]]
-    return chosen
+accuracy, auc = _of_classes("accuracy"), _of_classes("auc", "AUC")
+sensitivity, specificity = _of_classes("sensitivity"), _of_classes("specificity")
+dice, dice_per_case = _of_masks("dice", "Dice score"), _of_masks("dice_per_case", "Dice per case")
+precision, recall = _of_masks("precision"), _of_masks("recall")
+hd95 = ScoreEntry(
+    "hd95",
+    "HD95",
+    kinds=("segmentation",),
+    scorer=SegmentationScorer,
+    higher_is_better=False,
+    range=(0.0, math.inf),
+    unit="pixels",
+    slow=True,
+)

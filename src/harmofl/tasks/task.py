@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from harmofl import registry
 from harmofl.data.folder import ImageFolder, Watch, silent
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, split
 from harmofl.data.samples import POOLED, Listing
 from harmofl.errors import UsageError, unknown_name
 from harmofl.methods.method import Method
 from harmofl.models.network import Model, build_network
+from harmofl.registry import Kind, Registry
 from harmofl.settings import DataSettings, Settings
-from harmofl.tasks.losses import LOSSES, Loss
-from harmofl.tasks.scores import ClassificationScorer, Scorer, ScorerFactory, SegmentationScorer
+from harmofl.tasks.losses import Loss
+from harmofl.tasks.scorers import Scorer
+from harmofl.tasks.scores import ScoreEntry
 
-Kind = Literal["classification", "segmentation"]
 Layout = Callable[[Path, Path], Listing]
 """From a folder, and a folder in which it may keep what it found, to the samples."""
-
-SCORERS: Mapping[Kind, ScorerFactory] = {"classification": ClassificationScorer, "segmentation": SegmentationScorer}
-NETWORKS = {"classification": ("densenet121", "densenet-small"), "segmentation": ("unet",)}
-LOSSES_OF = {"classification": ("cross-entropy",), "segmentation": ("dice", "cross-entropy", "dice-cross-entropy")}
 
 
 class Source(Protocol):
@@ -69,7 +67,8 @@ class Task:
     name: str
     title: str
     kind: Kind
-    metric_name: str
+    main_score: str
+    """The name of the score that selects a round, unless the user chooses another."""
     layout: Layout
     """How its images lie in a folder."""
     about_data: str
@@ -82,12 +81,11 @@ class Task:
     phantom: Phantom | None = None
 
     def check(self, settings: Settings) -> None:
-        """Refuse settings that do not fit the task."""
-        network, loss, data = settings.model.network, settings.training.loss, settings.data
-        if network not in NETWORKS[self.kind]:
-            raise UsageError(f"model.network = {network!r}: {self._takes(NETWORKS[self.kind])}")
-        if loss not in LOSSES_OF[self.kind]:
-            raise UsageError(f"training.loss = {loss!r}: {self._takes(LOSSES_OF[self.kind])}")
+        """Raise an error for settings that do not fit the task."""
+        self._check_choice("model.network", registry.networks, settings.model.network)
+        self._check_choice("training.loss", registry.losses, settings.training.loss)
+        self._check_choice("training.score", registry.scores, settings.training.score or self.main_score)
+        data = settings.data
         if self.classes and data.classes not in (None, list(self.classes)):
             raise UsageError(f"data.classes = {data.classes!r}: {self.name} has {', '.join(self.classes)}")
         if data.hold_out_site and data.sites and data.hold_out_site in data.sites:
@@ -95,8 +93,11 @@ class Task:
         if self.phantom and not data.folder and data.images < self.phantom.fewest_images:
             raise UsageError(f"data.images = {data.images}: {self.name} needs at least {self.phantom.fewest_images}")
 
-    def _takes(self, names: tuple[str, ...]) -> str:
-        return f"{self.name} takes {' or '.join(names)}"
+    def _check_choice(self, setting: str, known: Registry[Any], name: str) -> None:
+        """Raise an error for an unknown name, or for something that is for another kind of task."""
+        if self.kind not in known.find(name).kinds:
+            fitting = [entry.name for entry in known if self.kind in entry.kinds]
+            raise UsageError(f"{setting} = {name!r}: {self.name} takes {' or '.join(fitting)}")
 
     def open(self, data: DataSettings) -> Source:
         """Where the images come from: the folder, or the task's phantom."""
@@ -145,17 +146,24 @@ class Task:
 
     def loss(self, settings: Settings) -> Loss:
         """What training lowers."""
-        return LOSSES[settings.training.loss]
+        return registry.losses.find(settings.training.loss).compute
 
-    def scorer(self, data: DataSettings, thorough: bool) -> Scorer:
-        """What measures the predictions."""
-        return SCORERS[self.kind](self.classes_of(data), thorough)
+    def score_for(self, settings: Settings) -> ScoreEntry:
+        """The score that selects a round: the user's choice, or the task's own."""
+        return registry.scores.find(settings.training.score or self.main_score)
+
+    def scorers(self, settings: Settings, thorough: bool) -> list[Scorer]:
+        """What measures the predictions: with the scorer of the chosen score, that of the task's own."""
+        chosen = self.score_for(settings)
+        factories = dict.fromkeys([chosen.scorer, registry.scores.find(self.main_score).scorer])
+        classes = self.classes_of(settings.data)
+        return [make(classes, thorough or (chosen.slow and make is chosen.scorer)) for make in factories]
 
     def build_model(self, settings: Settings, method: Method) -> Model:
         """The method's harmonizer and a freshly initialized network."""
         shape = self.image_shape(settings.data)
         network = build_network(
-            settings.model.network,
+            registry.networks.find(settings.model.network),
             shape[0],
             len(self.classes_of(settings.data)),
             settings.model.features,

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from harmofl.data.images import LabelledImages
-from harmofl.tasks.scores import ClassificationScorer, Scorer, Scores, SegmentationScorer, dice
+from harmofl.tasks.scorers import ClassificationScorer, Scorer, Scores, SegmentationScorer, dice
 
 
 def labelled(targets: Tensor, groups: list[int] | None = None) -> LabelledImages:
@@ -53,7 +53,7 @@ def test_accuracy_sensitivity_specificity_and_auc_by_hand() -> None:
     truth = labelled(torch.tensor([1, 1, 1, 0, 0]))
     scores = classification_scores([margins(2, 1, -1), margins(-2, 0.5)], truth, thorough=True)
     # Right: the first two positives and the first negative. Of six pairs one is in the wrong order: -1 < 0.5.
-    assert scores["metric"] == pytest.approx(3 / 5)
+    assert scores["accuracy"] == pytest.approx(3 / 5)
     assert scores["sensitivity"] == pytest.approx(2 / 3)
     assert scores["specificity"] == pytest.approx(1 / 2)
     assert scores["auc"] == pytest.approx(5 / 6)
@@ -71,7 +71,7 @@ def test_confident_predictions_keep_their_order_in_the_auc() -> None:
 
 def test_images_of_one_class_have_an_accuracy_only() -> None:
     scores = classification_scores([margins(1, -1)], labelled(torch.tensor([1, 1])), thorough=True)
-    assert scores == {"metric": 0.5}
+    assert scores == {"accuracy": 0.5}
 
 
 def test_dice_is_one_if_both_are_empty_and_zero_if_one_is() -> None:
@@ -92,7 +92,7 @@ def test_dice_is_one_if_both_are_empty_and_zero_if_one_is() -> None:
 )
 def test_dice_of_one_image_by_hand(predicted: list[list[int]], truth: list[list[int]], expected: float) -> None:
     scores = segmentation_scores([predicting(masks(predicted))], labelled(masks(truth)), thorough=False)
-    assert scores["metric"] == pytest.approx(expected)
+    assert scores["dice"] == pytest.approx(expected)
 
 
 def test_dice_is_the_mean_over_images_and_per_case_over_the_cases_volumes() -> None:
@@ -101,7 +101,7 @@ def test_dice_is_the_mean_over_images_and_per_case_over_the_cases_volumes() -> N
     scores = segmentation_scores(
         [predicting(predicted[:2]), predicting(predicted[2:])], labelled(truth, groups=[4, 4, 9]), thorough=False
     )
-    assert scores["metric"] == pytest.approx((2 / 3 + 0 + 1) / 3)
+    assert scores["dice"] == pytest.approx((2 / 3 + 0 + 1) / 3)
     # Case 4: one hit, one false alarm, one miss: 2/4. Case 9: perfect.
     assert scores["dice_per_case"] == pytest.approx((1 / 2 + 1) / 2)
     assert scores["precision"] == pytest.approx(2 / 3)
@@ -111,7 +111,7 @@ def test_dice_is_the_mean_over_images_and_per_case_over_the_cases_volumes() -> N
 
 def test_nothing_found_where_there_is_nothing_has_perfect_scores() -> None:
     scores = segmentation_scores([predicting(masks(EMPTY, EMPTY))], labelled(masks(EMPTY, EMPTY)), thorough=True)
-    assert scores == {"metric": 1, "precision": 1, "recall": 1, "dice_per_case": 1}
+    assert scores == {"dice": 1, "precision": 1, "recall": 1, "dice_per_case": 1}
 
 
 def test_thorough_scores_add_the_distance_of_the_outlines_over_images_that_have_both() -> None:

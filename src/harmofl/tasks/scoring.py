@@ -1,0 +1,34 @@
+"""A model's scores over a set of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harmofl.data.images import ImageSet
+from harmofl.devices import to_device
+from harmofl.errors import UsageError
+from harmofl.models.network import Model
+from harmofl.settings import Settings
+from harmofl.tasks.scorers import Scorer, Scores
+from harmofl.tasks.scores import Score
+from harmofl.tasks.task import Task
+
+
+def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
+    """Return loss, metric and other scores of a model in eval mode over all images; a batch is in memory at a time."""
+    device = next(model.parameters()).device
+    loss, scorers, total = task.loss(settings), task.scorers(settings, thorough), 0.0
+    for batch in images.batches(settings.training.batch_size):
+        logits = model(to_device(batch.images, device)).cpu()
+        total += float(loss(logits, batch.targets)) * len(batch)
+        for scorer in scorers:
+            scorer.add(logits, batch)
+    return {"loss": total / len(images)} | collect(scorers, task.score_for(settings))
+
+
+def collect(scorers: Sequence[Scorer], main: Score) -> Scores:
+    """The scores of all scorers by name; the main one, under the name `metric`, comes first."""
+    values = {name: value for scorer in scorers for name, value in scorer.scores().items()}
+    if main.name not in values:
+        raise UsageError(f"training.score = {main.name!r}: it is not defined for these images and predictions")
+    return {"metric": values.pop(main.name)} | values
