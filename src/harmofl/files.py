@@ -93,6 +93,12 @@ def claimed(path: Path, message: str) -> Iterator[None]:
         os.close(handle)
 
 
+def wait_for_lock(handle: int) -> None:
+    """Lock an open file until it is closed, as soon as no other process has locked it."""
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
 def check_writable(folder: Path) -> None:
     """Refuse a folder in which nothing could be written, before what is to be written there has been computed."""
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())

@@ -1,5 +1,4 @@
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +6,8 @@ import pytest
 
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.kept import Kept, agree, from_rounds, read_kept, to_rounds
+from harmofl.experiments.json_lines import read_json_lines
+from harmofl.experiments.kept import Kept, agree, is_kept, read_kept
 from harmofl.runs.finished import read_settings
 from harmofl.settings import resolve
 
@@ -35,27 +35,32 @@ def finished(folder: Path, **settings: object) -> Path:
     return folder
 
 
-def test_the_scores_of_every_round_are_kept_and_read_back(tmp_path: Path) -> None:
-    records = [json.loads(line) for line in (finished(tmp_path / "run") / "records.jsonl").read_text().splitlines()]
-    text = to_rounds(records)
-    assert text == "round,site,val,test,loss,drift,bytes_up,bytes_down\n1,A,0.75,0.5,0.12346,0.5,10,9\n"
-    assert list(from_rounds(text)) == [
-        {"round": 1, "site": "A", "phase": "train", "loss": 0.12346, "drift": 0.5, "bytes_up": 10, "bytes_down": 9},
-        {"round": 1, "site": "A", "phase": "val", "metric": 0.75},
-        {"round": 1, "site": "A", "phase": "test", "metric": 0.5},
-    ]
-
-
 def test_a_kept_result_holds_no_path_and_can_be_read_as_a_run(write_plan: WritePlan, tmp_path: Path) -> None:
     secret = tmp_path / "secret-place"
     experiment = read_experiment(write_plan(), data=secret)
     run = finished(tmp_path / "run", data__folder=str(secret), data__cache=str(secret), **as_found())
-    place = Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], run)
-    assert place == tmp_path / "kept" / "tiny" / "fedavg" / "seed-0"
-    assert {path.name for path in place.iterdir()} == {"config.toml", "rounds.csv", "summary.json"}
-    assert not any("secret" in path.read_text() or str(tmp_path) in path.read_text() for path in place.iterdir())
-    assert read_kept(place).scores == {"A": 50.0}
-    assert read_settings(place).data.sites == ["A", "B"]
+    cell = Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], run)
+    file = tmp_path / "kept" / "tiny.jsonl"
+    assert cell.place == file / "fedavg" / "seed-0"
+    assert "secret" not in file.read_text()
+    assert str(tmp_path) not in file.read_text()
+    assert is_kept(cell.place)
+    again = read_kept(cell.place)
+    assert again.scores == {"A": 50.0}
+    assert [record["phase"] for record in again.records] == ["train", "val", "test"]
+    assert again.settings["data"]["sites"] == ["A", "B"]
+
+
+def test_a_line_tells_what_was_chosen_from_what_was_found_in_the_images(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan(), data=tmp_path)
+    Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], of_images(tmp_path, "one", annotations=["masks"]))
+    [line] = read_json_lines(tmp_path / "kept" / "tiny.jsonl")
+    assert list(line) == ["cell", "label", "seed", "settings", "data", "summary", "rounds"]
+    assert (line["cell"], line["label"], line["seed"]) == ("fedavg/seed-0", "FedAvg", 0)
+    found = {"sites": ["A", "B"], "channels": 3, "classes": ["normal", "tumor"]}
+    assert line["data"] == found | {"fingerprints": ["one"], "annotations": ["masks"]}
+    assert not line["data"].keys() & line["settings"]["data"].keys()
+    assert "workers" not in line["settings"]["federation"]  # changes no result
 
 
 def as_found() -> dict[str, object]:
@@ -66,10 +71,11 @@ def test_a_kept_result_counts_for_every_experiment_with_a_cell_of_its_configurat
     write_plan: WritePlan, tmp_path: Path
 ) -> None:
     experiment = read_experiment(write_plan())
-    place = Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
+    place = Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], finished(tmp_path / "run")).place
     other = read_experiment(write_plan(name="other"))
     kept = Kept(tmp_path / "kept")
-    assert [kept.find(other, cell) for cell in other.cells] == [place, None, None, None]
+    found = [kept.find(other, cell) for cell in other.cells]
+    assert [cell and cell.place for cell in found] == [place, None, None, None]
     assert kept.find(other, read_experiment(write_plan(), preset="small").cells[0]) is None
     assert kept.find(other, read_experiment(write_plan(), data=tmp_path).cells[0]) is None  # not of a phantom
 
@@ -77,17 +83,20 @@ def test_a_kept_result_counts_for_every_experiment_with_a_cell_of_its_configurat
 def test_nothing_that_is_kept_is_replaced(write_plan: WritePlan, tmp_path: Path) -> None:
     experiment = read_experiment(write_plan())
     longer = read_experiment(write_plan(), preset="small")
-    kept = Kept(tmp_path / "kept")
+    kept, file = Kept(tmp_path / "kept"), tmp_path / "kept" / "tiny.jsonl"
     first = kept.keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
-    before = (first / "config.toml").read_text()
+    before = file.read_text()
     rounds = longer.cells[0].settings.training.rounds
     changes = {"training__rounds": rounds, "preset": "small"}
     second = kept.keep(longer, longer.cells[0], finished(tmp_path / "longer", **changes))
-    assert (first / "config.toml").read_text() == before
-    assert second.parent == first.parent
-    assert read_settings(second).training.rounds == rounds
+    assert file.read_text().startswith(before)
+    assert second.place.parent == first.place.parent
+    assert second.place.name.startswith("seed-0-")
+    assert second.settings.training.rounds == rounds
+    both = file.read_text()
     assert kept.keep(experiment, experiment.cells[0], tmp_path / "run") == first
     assert kept.keep(longer, longer.cells[0], tmp_path / "longer") == second
+    assert file.read_text() == both
 
 
 def test_what_changes_no_result_is_no_reason_to_keep_it_again(write_plan: WritePlan, tmp_path: Path) -> None:
@@ -98,10 +107,22 @@ def test_what_changes_no_result_is_no_reason_to_keep_it_again(write_plan: WriteP
     second = kept.keep(experiment, cell, finished(tmp_path / "longer", training__rounds=9))
     again = finished(tmp_path / "longer again", training__rounds=9, federation__workers=3)
     assert kept.keep(experiment, cell, again) == second
-    assert len(list((tmp_path / "kept").rglob("summary.json"))) == 2
+    assert len(read_json_lines(tmp_path / "kept" / "tiny.jsonl")) == 2
 
 
-def of_images(tmp_path: Path, name: str, *, annotations: list[str] | None = None) -> Path:
+def test_a_kill_while_a_cell_is_kept_loses_none_of_the_others(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan())
+    [cell, *_], file = experiment.cells, tmp_path / "kept" / "tiny.jsonl"
+    Kept(tmp_path / "kept").keep(experiment, cell, finished(tmp_path / "run"))
+    whole = file.read_text()
+    file.write_text(whole + whole[:100])
+    kept = Kept(tmp_path / "kept")
+    assert kept.find(experiment, cell)
+    kept.keep(experiment, cell, finished(tmp_path / "longer", training__rounds=9))
+    assert [line["settings"]["training"]["rounds"] for line in read_json_lines(file)] == [2, 9]
+
+
+def of_images(tmp_path: Path, name: str, annotations: list[str]) -> Path:
     given: dict[str, object] = {"data__folder": str(tmp_path), "data__fingerprints": [name]}
     run = f"{name} {annotations}"
     return finished(tmp_path / run, **as_found(), **given, data__annotations=annotations)
@@ -109,32 +130,19 @@ def of_images(tmp_path: Path, name: str, *, annotations: list[str] | None = None
 
 def test_a_plan_that_leaves_its_images_open_has_one_result(write_plan: WritePlan, tmp_path: Path) -> None:
     experiment = read_experiment(write_plan(), data=tmp_path)
-    [cell, *_], kept = experiment.cells, Kept(tmp_path / "kept")
-    first = kept.keep(experiment, cell, of_images(tmp_path, "old", annotations=["one"]))
-    assert kept.find(experiment, cell) == first
-    for run in (of_images(tmp_path, "new"), of_images(tmp_path, "old", annotations=["two"])):
-        second = kept.keep(experiment, cell, run)
-        assert second != first
-        for store in (kept, Kept(tmp_path / "kept")):
-            with pytest.raises(UsageError, match=f"different images: {first}, {second}; remove those that are outdat"):
-                store.find(experiment, cell)
-        shutil.rmtree(second)
+    [cell, *_], file = experiment.cells, tmp_path / "kept" / "tiny.jsonl"
+    first = Kept(tmp_path / "kept").keep(experiment, cell, of_images(tmp_path, "old", annotations=["one"]))
+    alone = file.read_text()
+    for name, annotations in (("new", ["one"]), ("old", ["two"])):
         kept = Kept(tmp_path / "kept")
         assert kept.find(experiment, cell) == first
-
-
-def test_a_result_of_known_masks_comes_before_one_that_does_not_know_its_own(
-    write_plan: WritePlan, tmp_path: Path
-) -> None:
-    experiment = read_experiment(write_plan(), data=tmp_path)
-    [cell, *_], kept = experiment.cells, Kept(tmp_path / "kept")
-    first = kept.keep(experiment, cell, of_images(tmp_path, "old"))
-    second = kept._place(experiment, cell).with_name("seed-0-later")
-    shutil.copytree(first, second)
-    known = read_settings(first).with_values("data", annotations=["one"])
-    (second / "config.toml").write_text(known.to_toml())
-    planned = cell.settled(lambda settings: settings.with_values("data", fingerprints=["old"], annotations=["one"]))
-    assert Kept(tmp_path / "kept").find(experiment, planned) == second
+        second = kept.keep(experiment, cell, of_images(tmp_path, name, annotations=annotations))
+        assert second.place != first.place
+        named = f"different images: {first.place}, {second.place}; remove those that are outdated"
+        for store in (kept, Kept(tmp_path / "kept")):
+            with pytest.raises(UsageError, match=named):
+                store.find(experiment, cell)
+        file.write_text(alone)
 
 
 def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: WritePlan, tmp_path: Path) -> None:
@@ -142,7 +150,8 @@ def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: Wri
     ours, theirs = Kept(tmp_path / "kept"), Kept(tmp_path / "kept")
     first = theirs.keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
     second = ours.keep(experiment, experiment.cells[0], finished(tmp_path / "other", training__rounds=9))
-    assert (read_settings(first).training.rounds, read_settings(second).training.rounds) == (2, 9)
+    assert first.place != second.place
+    assert len(read_json_lines(tmp_path / "kept" / "tiny.jsonl")) == 2
 
 
 def test_settings_that_change_no_result_may_differ() -> None:
@@ -173,11 +182,17 @@ def test_settings_that_a_method_got_later_have_their_defaults(tmp_path: Path) ->
     assert agree(planned, read_settings(tmp_path))
 
 
-def test_a_broken_kept_result_is_named(tmp_path: Path) -> None:
-    place = finished(tmp_path / "kept" / "place")
-    (place / "rounds.csv").write_text("round,site,val\none,A,0.5\n")
-    with pytest.raises(UsageError, match=r"rounds.csv cannot be read"):
-        read_kept(place)
-    (place / "config.toml").write_text("seed = 'one'")
-    with pytest.raises(UsageError, match=r"config.toml: .*seed = 'one'"):
-        Kept(tmp_path / "kept")
+def test_a_broken_kept_result_is_named(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment, file = read_experiment(write_plan()), tmp_path / "kept" / "tiny.jsonl"
+    Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
+    whole = file.read_text()
+    for there, instead, message in (
+        ('"seed": 0, "device"', '"seed": "one", "device"', "fedavg/seed-0: .*seed = 'one'"),
+        ('"summary"', '"sumary"', "holds a line that no experiment has written: .*summary"),
+    ):
+        file.write_text(whole.replace(there, instead))
+        with pytest.raises(UsageError, match=f"tiny.jsonl.*{message}"):
+            Kept(tmp_path / "kept")
+    file.write_text(whole)
+    with pytest.raises(UsageError, match="there is no such kept cell"):
+        read_kept(tmp_path / "kept" / "tiny.jsonl" / "fedavg" / "seed-7")

@@ -1,7 +1,5 @@
 """A page of results from kept results written by hand."""
 
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -14,9 +12,11 @@ from PIL import Image
 
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, read_experiment
-from harmofl.experiments.kept import ROUNDS
+from harmofl.experiments.json_lines import lock_json_lines
+from harmofl.experiments.kept import to_line
 from harmofl.experiments.kept_figures import Drawing
 from harmofl.experiments.kept_page import KeptPage, anchor
+from harmofl.runs.finished import FinishedRun
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,19 +66,20 @@ Scores = Mapping[str, float]
 FEDAVG, HARMOFL = {"A": 0.8, "B": 0.6}, {"A": 0.85, "B": 0.63}
 
 
-def keep(place: Path, cell: Cell, scores: Scores, **found: Any) -> None:
-    """What is kept of a cell that came out with these scores in its only round."""
-    place.mkdir(parents=True)
+def keep(file: Path, name: str, cell: Cell, scores: Scores, **found: Any) -> None:
+    """Keep a cell that came out with these scores in its only round."""
     settings = cell.settings.with_values("data", **({"folder": None} | found))
-    (place / "config.toml").write_text(settings.to_toml())
-    lines = [f"1,{site},{score},{score},0.5,0.25,10,10" for site, score in scores.items()]
-    (place / ROUNDS).write_text("\n".join(["round,site,val,test,loss,drift,bytes_up,bytes_down", *lines]) + "\n")
     names = {"task": settings.task, "method": settings.method["name"], "seed": cell.seed, "title": "?"}
     test = dict(scores) | {"average": fmean(scores.values()), "std": 0.1}
-    summary = names | {"metric_name": "accuracy", "norm": "batch", "best_round": 1, "test": test}
+    summary: dict[str, Any] = names | {"metric_name": "accuracy", "norm": "batch", "best_round": 1, "test": test}
     if cell.held_out:
         summary["unseen"] = {cell.held_out: {"metric": scores["A"], "note": "with its own statistics"}}
-    (place / "summary.json").write_text(json.dumps(summary))
+    trained = {"phase": "train", "loss": 0.5, "drift": 0.25, "bytes_up": 10, "bytes_down": 10}
+    records = [{"round": 1, "site": site} | trained for site in scores]
+    for phase in ("val", "test"):
+        records += [{"round": 1, "site": site, "phase": phase, "metric": score} for site, score in scores.items()]
+    with lock_json_lines(file) as locked:
+        locked.append(to_line(name, cell, settings, FinishedRun(file, summary, records)))
 
 
 class Place:
@@ -99,6 +100,9 @@ class Place:
     def page(self) -> KeptPage:
         return KeptPage(self.path, self.folder / "plans", self.folder / "kept", "../nowhere/tiles")
 
+    def kept(self, name: str) -> Path:
+        return self.folder / "kept" / f"{name}.jsonl"
+
     def plan(self, name: str, text: str) -> None:
         (self.folder / "plans" / f"{name}.toml").write_text(text)
 
@@ -110,7 +114,7 @@ class Place:
         cells = self.cells(name, data)
         for path in paths:
             scores = HARMOFL if path.startswith("harmofl") else FEDAVG
-            keep(self.folder / "kept" / name / path, cells[path], scores, **found)
+            keep(self.kept(name), path, cells[path], scores, **found)
 
     def show(self, mark: str) -> str:
         self.path.write_text(f"## Here\n\n<!-- {mark} -->\n<!-- end -->\n")
@@ -160,13 +164,13 @@ def test_one_look_has_averages_the_difference_and_whether_it_is_noise(place: Pla
 
 def test_one_look_at_a_curve_names_both_ends(place: Place) -> None:
     place.plan("radii", CURVE)
-    keep(place.folder / "kept" / "one", place.cells("radii")["harmofl/radius-0.05/seed-0"], FEDAVG)
+    keep(place.kept("radii"), "one", place.cells("radii")["harmofl/radius-0.05/seed-0"], FEDAVG)
     place.path.write_text(
         "## Here\n<!-- summary -->\n<!-- end -->\n<!-- table: radii; figures: curve -->\n<!-- end -->\n"
     )
     assert "| – | – | 70.00 (radius 0.05) | – | 1 of 2 |" in place.page.text()
     assert place.page.drawings() == []  # a point is no curve
-    keep(place.folder / "kept" / "two", place.cells("radii")["harmofl/radius-0.5/seed-0"], HARMOFL)
+    keep(place.kept("radii"), "two", place.cells("radii")["harmofl/radius-0.5/seed-0"], HARMOFL)
     assert "| – | – | 70.00 (radius 0.05) to 74.00 (radius 0.5) | – | 2 of 2 |" in place.page.text()
     assert [drawing.file for drawing in place.page.drawings()] == ["radii-curve.png"]
 
@@ -232,11 +236,11 @@ def test_results_that_a_later_run_has_outdated_are_not_shown(place: Place) -> No
     found: dict[str, Any] = {"sites": ["A", "B"], "channels": 3, "classes": ["0", "255"]}
     place.done(*ALL, name="real-tiles", data="/other/tiles", fingerprints=["old"], **found)
     for path, cell in place.cells("real-tiles", "/other/tiles").items():
-        keep(place.folder / "kept" / "real-tiles" / f"{path}-5a1bc", cell, HARMOFL, fingerprints=["new"], **found)
+        keep(place.kept("real-tiles"), f"{path}-5a1bc", cell, HARMOFL, fingerprints=["new"], **found)
     with pytest.raises(UsageError, match=r"FedAvg, seed 0: kept results of different images: .*seed-0, .*seed-0-5a1bc"):
         place.show("table: real-tiles")
-    for path in ALL:
-        shutil.rmtree(place.folder / "kept" / "real-tiles" / path)
+    lines = place.kept("real-tiles").read_text().splitlines(keepends=True)
+    place.kept("real-tiles").write_text("".join(lines[len(ALL) :]))
     assert "| FedAvg | **85.00 (0.00)**" in place.show("table: real-tiles")
 
 
@@ -255,7 +259,7 @@ def test_a_hospital_that_took_no_part_is_drawn_as_such(place: Place) -> None:
     plan = 'hold_out = "each"\n' + (place.folder / "plans" / "unseen.toml").read_text()
     place.plan("unseen", plan)
     for path, cell in place.cells("unseen").items():
-        keep(place.folder / "kept" / "unseen" / path, cell, FEDAVG)
+        keep(place.kept("unseen"), path, cell, FEDAVG)
     text = place.show("table: unseen; figures: unseen")
     assert "at the hospital that took no part" in text
     assert "*Complete: 10 of 10 cells.*" in text

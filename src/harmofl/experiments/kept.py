@@ -1,33 +1,58 @@
 """Results that are kept apart from the runs: small, without any path of this machine, and enough for every table.
 
-A cell whose configuration has a kept result counts as done, wherever below the folder that result lies: a grid can be
-filled over several days, and two experiments share the cells that they have in common.
+Each experiment has a file, one cell a line. A cell whose configuration has a kept result counts as done, whichever file
+that result stands in: a grid can be filled over several days, and experiments share the cells that they have in common.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from harmofl.data.cache import digest
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, Experiment
-from harmofl.files import write_whole
-from harmofl.runs.finished import FinishedRun, read_run, read_settings
-from harmofl.settings import Settings, differences, flatten
-from harmofl.settings.schema import FOUND_IN_DATA
+from harmofl.experiments.json_lines import lock_json_lines, read_json_lines
+from harmofl.experiments.kept_rounds import from_rounds, to_rounds
+from harmofl.runs.finished import FinishedRun, read_run, read_settings, validate_settings
+from harmofl.settings import Settings, Tree, differences, flatten, merge
+from harmofl.settings.schema import FOUND_IN_DATA, FREE_TO_CHANGE
 
-ROUNDS, SUMMARY = "rounds.csv", "summary.json"
-COLUMNS = ("round", "site", "val", "test", "loss", "drift", "bytes_up", "bytes_down")
+END = ".jsonl"
 PATHS = ("data.folder", "data.cache", "model.initial")
-DECIDED_BY_DATA = tuple(f"data.{name}" for name in FOUND_IN_DATA)
-"""Settings that a plan may leave open for a folder, and that its run then knows."""
 
-Record = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class KeptCell:
+    """A line of such a file."""
+
+    place: Path
+    """The file, and the cell's name in it: `results/table-nuclei.jsonl/fedavg/seed-0`."""
+    tree: Tree
+    """The settings that change results, and the facts about the images."""
+    settings: Settings
+    """The same, checked; settings that the method has got since have their defaults."""
+    summary: Mapping[str, Any]
+    rounds: Mapping[str, Any]
+
+    @classmethod
+    def from_line(cls, file: Path, line: Mapping[str, Any]) -> KeptCell:
+        """Read a line of a file."""
+        try:
+            place = file / line["cell"]
+            tree = merge(line["settings"], {"data": line["data"]})
+            return cls(place, tree, validate_settings(tree, place), line["summary"], line["rounds"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{file} holds a line that no experiment has written: {error!r}") from None
+
+    def run(self) -> FinishedRun:
+        """The cell as if it were a run's folder."""
+        return FinishedRun(self.place, self.summary, list(from_rounds(self.rounds)), tomli_w.dumps(self.tree))
 
 
 class Kept:
@@ -35,46 +60,80 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known = {path.parent: read_settings(path.parent) for path in sorted(folder.rglob(SUMMARY))}
+        self._cells = [cell for file in sorted(folder.glob(f"*{END}")) for cell in read_kept_cells(file)]
 
-    def find(self, experiment: Experiment, cell: Cell) -> Path | None:
-        """Where the result of a run with the cell's configuration lies.
+    def find(self, experiment: Experiment, cell: Cell) -> KeptCell | None:
+        """The result of a run with the cell's configuration, preferably its own.
 
-        First come results whose masks and labels are known, and of these its own place. If the configuration leaves
-        open of which images, there must be one answer.
+        If the configuration leaves open of which images, there must be one answer.
         """
-        own, data = self._place(experiment, cell), cell.settings.data
-        places = sorted(self._known, key=lambda place: (not self._known[place].data.annotations, place != own, place))
-        found = (place for place in places if agree(cell.settings, self._known[place], paths=False))
-        if not data.folder or data.fingerprints:
-            return next(found, None)
-        agreeing = list(found)
-        if of_different_images([self._known[place] for place in agreeing]):
-            named = ", ".join(map(str, agreeing))
+        own, data = self._file(experiment) / cell.path, cell.settings.data
+        agreeing = [kept for kept in self._cells if agree(cell.settings, kept.settings, paths=False)]
+        agreeing.sort(key=lambda kept: kept.place != own)
+        if data.folder and not data.fingerprints and of_different_images(kept.tree for kept in agreeing):
+            named = ", ".join(str(kept.place) for kept in agreeing)
             raise UsageError(f"{cell}: kept results of different images: {named}; remove those that are outdated")
         return agreeing[0] if agreeing else None
 
-    def keep(self, experiment: Experiment, cell: Cell, run: Path) -> Path:
-        """Copy a finished run's summary, configuration and scores of every round; nothing that is kept is replaced."""
+    def keep(self, experiment: Experiment, cell: Cell, run: Path) -> KeptCell:
+        """Append a finished run's settings, summary and scores of every round, unless they are there already."""
+        file = self._file(experiment)
         settings = without_paths(read_settings(run))
-        own = self._place(experiment, cell)
-        there = [place for place in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if is_whole(place)]
-        place = next((place for place in there if not differences(read_settings(place), settings)), None)
-        if place is None:  # beside what is there of another preset, or of other images
-            place = own.with_name(f"{own.name}-{digest(settings.to_toml())[:8]}") if own in there else own
-            write_whole(place / "config.toml", settings.to_toml())
-            write_whole(place / ROUNDS, to_rounds(read_run(run).records))
-            write_whole(place / SUMMARY, (run / SUMMARY).read_bytes())
-        self._known[place] = read_settings(place)
-        return place
+        with lock_json_lines(file) as locked:
+            there = [KeptCell.from_line(file, line) for line in locked.lines]
+            kept = next((kept for kept in there if not differences(kept.settings, settings)), None)
+            if kept is None:
+                taken = any(kept.place == file / cell.path for kept in there)  # by another preset, or other images
+                name = f"{cell.path}-{digest(settings.to_toml())[:8]}" if taken else cell.path
+                locked.append(to_line(name, cell, settings, read_run(run)))
+                kept = KeptCell.from_line(file, locked.lines[-1])
+        self._cells.append(kept)
+        return kept
 
-    def _place(self, experiment: Experiment, cell: Cell) -> Path:
-        return self.folder / experiment.name / cell.path
+    def _file(self, experiment: Experiment) -> Path:
+        return self.folder / f"{experiment.name}{END}"
 
 
-def is_whole(place: Path) -> bool:
-    """Whether a result is kept there: its summary is written last."""
-    return (place / SUMMARY).exists()
+def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict[str, Any]:
+    """What is kept of a cell, with what was found in its images apart from what was chosen."""
+    tree = tomllib.loads(settings.to_toml())
+    for free in FREE_TO_CHANGE:
+        section, _, setting = free.partition(".")
+        tree[section].pop(setting, None)
+    known = () if settings.data.is_synthetic else [name for name in FOUND_IN_DATA if name in tree["data"]]
+    facts = {name: tree["data"].pop(name) for name in known}
+    return {
+        "cell": name,
+        "label": cell.label,
+        "seed": cell.seed,
+        "settings": tree,
+        "data": facts,
+        "summary": dict(run.summary),
+        "rounds": to_rounds(run.records),
+    }
+
+
+def read_kept_cells(file: Path) -> list[KeptCell]:
+    """All cells of a file."""
+    return [KeptCell.from_line(file, line) for line in read_json_lines(file)]
+
+
+def read_kept(place: Path) -> FinishedRun:
+    """A kept cell as if it were a run's folder."""
+    file = _file_of(place)
+    for cell in read_kept_cells(file) if file else ():
+        if cell.place == place:
+            return cell.run()
+    raise UsageError(f"{place}: there is no such kept cell")
+
+
+def is_kept(place: Path) -> bool:
+    """Whether a finished cell is a line of a file, not a folder."""
+    return _file_of(place) is not None
+
+
+def _file_of(place: Path) -> Path | None:
+    return next((parent for parent in place.parents if parent.suffix == END and not parent.is_dir()), None)
 
 
 def without_paths(settings: Settings) -> Settings:
@@ -97,55 +156,10 @@ def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
     if not planned.data.folder:
         return not changed
     values = flatten(planned.model_dump(mode="json"))
-    return all(name in DECIDED_BY_DATA and values[name] is None for name in changed)
+    return all(name.removeprefix("data.") in FOUND_IN_DATA and values[name] is None for name in changed)
 
 
-def of_different_images(each: Sequence[Settings]) -> bool:
-    """Whether runs were made with more than one set of images, or of masks and labels as far as they know."""
-    fingerprints = {str(settings.data.fingerprints) for settings in each}
-    annotations = {str(settings.data.annotations) for settings in each if settings.data.annotations}
-    return len(fingerprints) > 1 or len(annotations) > 1
-
-
-def to_rounds(records: Iterable[Record]) -> str:
-    """One line per round and site: validation and test score, training loss, drift, bytes sent."""
-    rows: dict[tuple[int, str], dict[str, str]] = {}
-    for record in records:
-        if record["site"] == "server" or record.get("selected") or "error" in record:
-            continue
-        if record["phase"] in ("train", "val", "test"):
-            rows.setdefault((record["round"], record["site"]), {}).update(_columns(record))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({"round": number, "site": site} | row for (number, site), row in sorted(rows.items()))
-    return text.getvalue()
-
-
-def _columns(record: Record) -> dict[str, str]:
-    if record["phase"] != "train":
-        return {record["phase"]: f"{record['metric']:.5g}"}
-    found = {name: f"{record[name]:.5g}" for name in ("loss", "drift") if name in record}
-    return found | {name: str(record[name]) for name in ("bytes_up", "bytes_down") if name in record}
-
-
-def from_rounds(text: str) -> Iterator[dict[str, Any]]:
-    """The records of which `to_rounds` made the text."""
-    for row in csv.DictReader(io.StringIO(text)):
-        place = {"round": int(row["round"]), "site": row["site"]}
-        trained = {name: json.loads(row[name]) for name in COLUMNS[4:] if row.get(name)}
-        if trained:
-            yield place | {"phase": "train"} | trained
-        for phase in ("val", "test"):
-            if row.get(phase):
-                yield place | {"phase": phase, "metric": float(row[phase])}
-
-
-def read_kept(folder: Path) -> FinishedRun:
-    """A kept result, as if it were the run's folder."""
-    path = folder / ROUNDS
-    try:
-        records = list(from_rounds(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    return read_run(folder, records)
+def of_different_images(each: Iterable[Tree]) -> bool:
+    """Whether runs were made with more than one set of images, or of masks and labels."""
+    facts = ([tree["data"].get(name) for name in ("fingerprints", "annotations")] for tree in each)
+    return len(set(map(str, facts))) > 1

@@ -31,7 +31,6 @@ from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table
 from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of, to_markdown
 from harmofl.reporting.words import listed
-from harmofl.runs.finished import read_settings
 from harmofl.settings import flatten
 
 MARK = re.compile(
@@ -216,11 +215,10 @@ def _blocks(text: str) -> Iterator[tuple[Block | None, str]]:
 
 def _check_same_images(results: Results) -> None:
     """Refuse cells of two folders in one table: without the folder at hand a plan fits the cells of both."""
-    if results.experiment.data and not results.experiment.plan.hold_out:
-        folders = [run.folder for run in results.runs.values()]
-        if of_different_images([read_settings(folder) for folder in folders]):
-            names = ", ".join(map(str, folders))
-            raise UsageError(f"{results.experiment.name}: kept results of different images in one table: {names}")
+    experiment, runs = results.experiment, results.runs.values()
+    if experiment.data and not experiment.plan.hold_out and of_different_images(run.settings for run in runs):
+        names = ", ".join(str(run.folder) for run in runs)
+        raise UsageError(f"{experiment.name}: kept results of different images in one table: {names}")
 
 
 def only_done(results: Results) -> Results:

@@ -11,7 +11,7 @@ from pathlib import Path
 import tomli_w
 
 from harmofl.errors import UsageError
-from harmofl.experiments.kept import PATHS, ROUNDS, read_kept
+from harmofl.experiments.kept import PATHS, is_kept, read_kept
 from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.settings import flatten, nest
 
@@ -77,6 +77,6 @@ def read_lines(out: Path | str) -> list[FinishedRun]:
     return labelled(lines, state["data"])
 
 
-def read_any(folder: Path) -> FinishedRun:
+def read_any(place: Path) -> FinishedRun:
     """A run's folder, or what was kept of one."""
-    return read_kept(folder) if (folder / ROUNDS).exists() else read_run(folder)
+    return read_kept(place) if is_kept(place) else read_run(place)

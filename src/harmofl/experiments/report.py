@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from harmofl.analysis.measured_terms import terms_of_cells
 from harmofl.errors import UsageError, describe
-from harmofl.experiments.kept import ROUNDS
-from harmofl.experiments.lines import RESULTS, read_any, read_lines
+from harmofl.experiments.kept import is_kept, read_kept
+from harmofl.experiments.lines import RESULTS, read_lines
 from harmofl.experiments.plan import Paper
 from harmofl.experiments.writing import paper_table
 from harmofl.reporting import experiment_figures as drawings
@@ -29,7 +29,7 @@ from harmofl.reporting.page import Additions, Picture, Repeat, next_steps_for, p
 from harmofl.reporting.style import write_figures
 from harmofl.reporting.tables import Table, methods_of, score_table
 from harmofl.reporting.words import listed, summarize, title_for
-from harmofl.runs.finished import FinishedRun
+from harmofl.runs.finished import FinishedRun, read_run
 
 PAGE = "report.html"
 
@@ -59,7 +59,7 @@ def _report_runs(folder: Path, page: Path) -> None:
     unfinished = [path for path in begun if path not in finished]
     if not finished:
         raise UsageError(f"{folder} holds {_what_instead(unfinished)}")
-    runs = [read_any(path) for path in finished]
+    runs = [read_run(path) for path in finished]
     reason = "not finished: harmofl train with --resume goes on with it"
     missing = [(path.relative_to(folder).as_posix(), reason) for path in unfinished]
     write_page(
@@ -288,10 +288,13 @@ def _steps_on(state: State) -> Steps:
 
 
 def _repeat(cell: State, folder: Path, state: State) -> Repeat:
-    """Of a kept run, the configuration does not say where the images lie."""
-    place = folder / cell["folder"]
-    data = ["--data", Path(state["data"]).name] if state["data"] and (place / ROUNDS).exists() else []
-    return Repeat(f"{_line(cell)}, {_seeds([cell['seed']])}", shlex.join([*repeating(place, folder), *data]))
+    """A kept run has no file of settings, so that the page shows it; it does not say where the images lie."""
+    label, place = f"{_line(cell)}, {_seeds([cell['seed']])}", folder / cell["folder"]
+    if not is_kept(place):
+        return Repeat(label, shlex.join(repeating(place, folder)))
+    data = ["--data", Path(state["data"]).name] if state["data"] else []
+    command = ["harmofl", "train", "--config", "config.toml", *data, "--out", "again"]
+    return Repeat(label, shlex.join(command), read_kept(place).config)
 
 
 def _seen_from(start: Path, path: Path) -> str:

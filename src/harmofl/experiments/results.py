@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.experiments.cells import Cell, Experiment, Settle
-from harmofl.experiments.kept import Kept, agree, read_kept
+from harmofl.experiments.kept import Kept, agree
 from harmofl.experiments.lines import Line, labelled
 from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.tables import methods_of
@@ -110,8 +110,8 @@ def gather(
         folder = out / cell.path if out else None
         if folder and is_done(cell, folder):
             results.runs[cell.path] = read_run(folder)
-        elif kept and (place := kept.find(experiment, cell)):
-            results.runs[cell.path] = read_kept(place)
+        elif kept and (found := kept.find(experiment, cell)):
+            results.runs[cell.path] = found.run()
     return results
 
 

@@ -81,7 +81,7 @@ class FinishedRun:
     @functools.cached_property
     def full_settings(self) -> Settings:
         """The settings, validated; those that the method has got since have their defaults."""
-        return _validate(self.settings, self.folder / CONFIG)
+        return validate_settings(self.settings, self.folder / CONFIG)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -99,26 +99,28 @@ class FinishedRun:
         return replace(self, summary={**self.summary, "title": label})
 
 
-def read_run(folder: Path | str, records: Sequence[Record] | None = None) -> FinishedRun:
-    """Read a run's folder, or its scores only if the records are given; a UsageError names what is broken."""
+def read_run(folder: Path | str) -> FinishedRun:
+    """Read a run's folder; a UsageError names what is broken."""
     folder = Path(folder)
     return FinishedRun(
         folder=folder,
         summary=_read_summary(folder / SUMMARY),
-        records=_read_records(folder / RECORDS) if records is None else records,
+        records=_read_records(folder / RECORDS),
         config=_read_config(folder / CONFIG),
     )
 
 
 def read_settings(folder: Path) -> Settings:
     """The settings of a run, finished or not; those that its method has got since have their defaults."""
-    return _validate(read_toml(folder / CONFIG), folder / CONFIG)
+    return validate_settings(read_toml(folder / CONFIG), folder / CONFIG)
 
 
-def _validate(tree: Tree, path: Path) -> Settings:
+def validate_settings(tree: Tree, path: Path) -> Settings:
+    """Check settings; those that the method has got since they were written have their defaults."""
     method = tree.get("method", {})
     if isinstance(method, dict) and str(method.get("name")) in registry.methods:
-        tree["method"] = {"name": method["name"]} | registry.methods.find(method["name"]).settings | method
+        settings = registry.methods.find(method["name"]).settings
+        tree = tree | {"method": {"name": method["name"]} | settings | method}
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
