@@ -13,7 +13,7 @@ import harmofl.analysis.landscape as module
 from folders import blob, classification_folder, picture
 from harmofl import registry
 from harmofl.analysis.directions import flattened
-from harmofl.analysis.landscape import grid_axis, in_time, landscape
+from harmofl.analysis.landscape import fit_time, landscape
 from harmofl.analysis.loaded_runs import load_runs
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
@@ -26,7 +26,7 @@ from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.states import snapshot
 from runs import SITES, equal, gradients_of, records, train
 
-TINY: dict[str, Any] = {"points": 5, "local_epochs": 2, "images": 8, "directions": 2}
+TINY: dict[str, Any] = {"points": 9, "local_epochs": 2, "images": 8, "directions": 2, "growths": 0}
 SOME = SITES[:3]
 
 
@@ -88,7 +88,7 @@ def test_every_plane_has_every_run_and_site(found: tuple[Landscape, Path]) -> No
     result = found[0]
     assert (result.runs, result.sites, result.num_images) == (("FedAvg", "HarmoFL"), tuple(SOME), (8, 8, 8))
     assert {name: view.losses.shape for name, view in result.views.items()} == dict.fromkeys(
-        ("near", "wide", "drift"), (2, 3, 5, 5)
+        ("near", "wide", "drift"), (2, 3, 9, 9)
     )
     assert (result.views["near"].span, result.views["wide"].span) == (0.1, 0.8)
     assert all(np.isfinite(view.losses).all() for view in result.views.values())
@@ -99,7 +99,7 @@ def test_the_model_itself_is_in_the_middle_of_the_random_planes(
 ) -> None:
     """The loss there is that of the run's model on raw images."""
     result = found[0]
-    centres = [view.losses[:, :, 2, 2] for view in result.views.values()]
+    centres = [view.losses[:, :, 4, 4] for view in result.views.values()]
     np.testing.assert_array_equal(centres[0], centres[1])
     assert not np.array_equal(centres[0], centres[2])  # there with the batches' own statistics
     np.testing.assert_array_equal(result.centres, centres[0])
@@ -188,7 +188,7 @@ def test_what_is_known_is_not_computed_again(
 
 def test_progress_counts_to_its_end(alone: Alone) -> None:
     assert {record["phase"] for record in alone.seen} == {"landscape"}
-    assert [record["done"] for record in alone.seen] == list(range(1, alone.seen[0]["total"] + 1))
+    assert [record["done"] for record in alone.seen] == list(range(1, alone.seen[-1]["total"] + 1))
     assert {record["site"] for record in alone.seen} == set(SOME)
 
 
@@ -282,12 +282,13 @@ def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("points", 8, "an odd number from 5, or 0"),
-        ("points", 3, "an odd number from 5, or 0"),
+        ("points", 10, "an odd number from 9, or 0"),
+        ("points", 7, "an odd number from 9, or 0"),
         ("span", 0.0, "above 0"),
         ("local_epochs", 1, "2 or more"),
         ("images", -1, "or more"),
         ("directions", 1, "2 or more"),
+        ("growths", 5, "from 0 to 4"),
         ("seed", -1, "0 or more"),
     ],
 )
@@ -296,19 +297,14 @@ def test_options_say_what_is_allowed(name: str, value: float, allowed: str) -> N
         Options(**{name: value})  # type: ignore[arg-type]
 
 
-def test_axis_holds_zero_exactly() -> None:
-    assert grid_axis(0.3, 5).tolist() == pytest.approx([-0.3, -0.15, 0.0, 0.15, 0.3])
-    assert grid_axis(0.1, 21)[10] == 0.0
-
-
 def test_larger_networks_see_fewer_images_on_coarser_planes(
     runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_runs([runs["fedavg"]], "cpu")
-    assert (sized := in_time(loaded, Options())).images == module.MOST_IMAGES
+    assert (sized := fit_time(loaded, Options())).images == module.MOST_IMAGES
     assert sized.points == 17
     monkeypatch.setattr(module, "OPERATIONS", 1.0)
-    assert (sized := in_time(loaded, Options())).images == module.FEWEST_IMAGES
+    assert (sized := fit_time(loaded, Options())).images == module.FEWEST_IMAGES
     assert sized.points == 9
 
 
@@ -316,7 +312,7 @@ def test_several_runs_share_the_time(runs: dict[str, Path], monkeypatch: pytest.
     loaded = load_runs([runs["fedavg"]], "cpu")
     per_point = module.operations_per_image(loaded[0]) * len(SOME)
     monkeypatch.setattr(module, "OPERATIONS", per_point * 100 * 659)  # 17 × 17 twice, and 9 × 9
-    assert in_time(loaded, Options()).images == 100
-    assert in_time(2 * loaded, Options()).images == 50
-    assert in_time(loaded, Options(points=5)).images > 100
-    assert in_time(loaded, Options(images=12)) == Options(points=17, images=12)
+    assert fit_time(loaded, Options()).images == 100
+    assert fit_time(2 * loaded, Options()).images == 50
+    assert fit_time(loaded, Options(points=9)).images > 100
+    assert fit_time(loaded, Options(images=12)) == Options(points=17, images=12)

@@ -3,6 +3,7 @@
 import csv
 import io
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ from PIL import Image
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.analysis.results import Landscape, View
 from harmofl.reporting import landscape_table
-from harmofl.reporting.landscape_figures import FIGURES, Scale, write_figures
+from harmofl.reporting.landscape_figures import FIGURES, write_figures
+from harmofl.reporting.landscape_scale import Scale
 from harmofl.reporting.style import to_png, to_svg
 
 RUNS = ("FedAvg", "HarmoFL")
 SITES = ("A", "B_2", "C$")
 
 
-def view(name: str = "near", span: float = 0.5, points: int = 5, steepness: float = 1.0) -> View:
-    """Site i's bowl has its lowest place at (i/2 · span, 0); its path goes there in two steps."""
+def view(name: str = "near", span: float = 0.5, points: int = 9, steepness: float = 1.0) -> View:
+    """Site i's bowl has its lowest place at (i/2 · span, 0), so the third's at the edge; its path goes there."""
     axis = np.linspace(-span, span, points)
     first, second = np.meshgrid(axis, axis)
     lowest = [number / 2 * span for number in range(len(SITES))]
@@ -65,9 +67,11 @@ def test_every_figure_renders_as_png_and_svg(name: str, plane: str) -> None:
 
 @pytest.mark.parametrize("name", ["contours", "overlay"])
 def test_a_single_run_can_be_drawn(name: str) -> None:
-    several, found = view(), landscape()
+    several = view()
     one = View("near", several.axis, several.losses[:1], several.paths[:1], several.shares[:1])
-    to_png(FIGURES[name](landscape(runs=RUNS[:1], distances=found.distances[:1]), one), dpi=30)
+    svg = to_svg(FIGURES[name](landscape(runs=RUNS[:1], distances=landscape().distances[:1]), one), dpi=30)
+    assert ">FedAvg</text>" in svg
+    assert "HarmoFL" not in svg
 
 
 def test_figures_leave_matplotlib_as_it_was() -> None:
@@ -77,11 +81,42 @@ def test_figures_leave_matplotlib_as_it_was() -> None:
 
 
 def test_contours_show_each_sites_path_and_lowest_place() -> None:
-    panel = FIGURES["contours"](landscape(), view()).axes[2]  # the third site of the first run
-    ends = [line.get_xydata()[-1].tolist() for line in panel.lines]
-    assert ends[0] == [0.5, 0.0]  # the path
+    _, second, third = FIGURES["contours"](landscape(), view()).axes[:3]  # sites of the first run
+    ends = [line.get_xydata()[-1].tolist() for line in second.lines]
+    assert ends[1] == [0.25, 0.0]  # the path
     assert ends[-3] == [0.0, 0.0]  # the model
-    assert ends[-1] == [0.5, 0.0]  # the lowest place
+    assert (ends[-1], second.lines[-1].get_marker()) == ([0.25, 0.0], "x")  # the lowest place
+    assert third.lines[-1].get_xydata()[-1].tolist() == [0.5, 0.0]
+    assert third.lines[-1].get_marker() == "D"  # at the edge
+
+
+def test_contours_show_the_points_that_were_computed() -> None:
+    points = FIGURES["contours"](landscape(), view(points=11)).axes[0].lines[0].get_xydata()
+    assert sorted(map(tuple, points)) == [(a, b) for a in view(points=11).axis for b in view(points=11).axis]
+
+
+def test_legend_says_that_a_lowest_loss_lies_at_the_edge_only_where_one_does() -> None:
+    def words(shown: View) -> str:
+        return " ".join(text.get_text() for text in FIGURES["contours"](landscape(), shown).legends[0].get_texts())
+
+    inside = replace(view(), losses=np.stack([view().losses[:, 0]] * 3, axis=1))
+    assert "falls further outside" in words(view())
+    assert "falls further outside" not in words(inside)
+
+
+def test_corners_of_a_surface_are_the_points_that_were_computed() -> None:
+    panel = FIGURES["mean-surfaces"](landscape(), view()).axes[0]
+    assert panel.collections[0].get_array().size == 8 * 8  # faces between 9 × 9 points
+
+
+def test_table_says_how_large_planes_are_and_whose_lowest_loss_lies_outside() -> None:
+    text = landscape_table.to_markdown(landscape(views={"near": view(), "drift": view("drift", 0.1, 13)}))
+    assert "Plane near: 9 × 9 points, 0.5 from the model to each side. The lowest loss lies at its edge" in text
+    assert "for FedAvg at C$; HarmoFL at C$." in text
+    inside = replace(view(), losses=view().losses[:, [0, 0, 0]])
+    assert "every lowest loss lies inside" in landscape_table.to_markdown(
+        landscape(views={"near": inside, "drift": inside})
+    )
 
 
 def test_all_panels_share_one_scale() -> None:
@@ -104,11 +139,12 @@ def test_scale_is_logarithmic_beyond_a_decade_and_survives_infinite_losses() -> 
     np.testing.assert_allclose(scale.heights(np.array([0.1, 10.0, np.inf, np.nan])), [-1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("losses", [np.full((2, 3, 5, 5), 0.7), np.zeros((2, 3, 5, 5))])
+@pytest.mark.parametrize("losses", [np.full((2, 3, 9, 9), 0.7), np.zeros((2, 3, 9, 9))])
 def test_flat_surfaces_can_be_drawn(losses: np.ndarray[Any, Any]) -> None:
     flat = View("near", view().axis, losses, view().paths, view().shares)
     for name in ("contours", "mean-surfaces"):
-        to_png(FIGURES[name](landscape(), flat), dpi=30)
+        image = Image.open(io.BytesIO(to_png(FIGURES[name](landscape(), flat), dpi=30))).convert("L")
+        assert image.getextrema()[0] < 100  # the darkest colour is the lowest loss's
 
 
 def test_files_are_named_after_figure_and_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

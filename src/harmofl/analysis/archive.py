@@ -17,7 +17,7 @@ from harmofl.files import write_whole
 from harmofl.settings import DataSettings
 from harmofl.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 
 
 def key_of(fingerprints: Sequence[str], labels: Sequence[str], data: DataSettings, options: Options) -> str:

@@ -63,27 +63,38 @@ def losses_at(
 
 
 def surface(
-    network: nn.Module, plane: Sequence[Weights], axis: Array, batches: Batches, loss: Loss, mode: Mode = evaluating
+    network: nn.Module,
+    plane: Sequence[Weights],
+    axis: Array,
+    batches: Batches,
+    loss: Loss,
+    mode: Mode = evaluating,
+    known: Array | None = None,
 ) -> Iterator[list[float]]:
     """Yield the rows of the losses on a grid: row by row along the second direction, within a row along the first.
 
-    Rows are computed side by side, each on a copy of the network and on one thread: numbers do not depend on cores.
+    `known` are the losses in the grid's middle (Q, Q), which are not computed again. Rows are computed side by side,
+    each on a copy of the network and on one thread: numbers do not depend on cores.
     """
     num_copies = min(side_by_side(network), len(axis))
     copies: SimpleQueue[nn.Module] = SimpleQueue()
     for _ in range(num_copies):
         copies.put(copy.deepcopy(network))
+    margin = 0 if known is None else (len(axis) - len(known)) // 2
 
-    def row(second: float) -> list[float]:
+    def row(index: int) -> list[float]:
+        inner = [] if known is None or not 0 <= index - margin < len(known) else known[index - margin].tolist()
+        firsts = np.delete(axis, slice(margin, margin + len(inner)))
         own = copies.get()
         try:
-            points = np.stack([axis, np.full_like(axis, second)], axis=1)
-            return list(losses_at(own, plane, points, batches, loss, mode))
+            points = np.stack([firsts, np.full_like(firsts, axis[index])], axis=1)
+            computed = list(losses_at(own, plane, points, batches, loss, mode))
         finally:
             copies.put(own)
+        return computed[:margin] + inner + computed[margin:]
 
     with ThreadPoolExecutor(num_copies) as pool:
-        yield from pool.map(row, axis)
+        yield from pool.map(row, range(len(axis)))
 
 
 def side_by_side(network: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""What the look at a landscape found, as plain arrays. R runs, S sites, E local epochs, P points along an axis."""
+"""A landscape as plain arrays. R runs, S sites, E local epochs, P points along an axis."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harmofl.analysis.losses import Array
 from harmofl.errors import UsageError
@@ -25,15 +26,18 @@ class Options:
     """Per site; 0: as many as there is time for, from 8 to 128."""
     directions: int = 20
     """Random directions over which the sharpness is a mean."""
+    growths: int = 2
+    """How often a plane may double its reach."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         checks = {
-            "points": (self.points == 0 or (self.points >= 5 and self.points % 2 == 1), "an odd number from 5, or 0"),
+            "points": (self.points == 0 or (self.points >= 9 and self.points % 2 == 1), "an odd number from 9, or 0"),
             "span": (0 < self.span <= 10, "above 0 and up to 10"),
             "local_epochs": (self.local_epochs >= 2, "2 or more, as a plane needs two steps"),
             "images": (self.images >= 0, "0 (chosen by the network's size) or more"),
             "directions": (self.directions >= 2, "2 or more"),
+            "growths": (0 <= self.growths <= 4, "from 0 to 4"),
             "seed": (self.seed >= 0, "0 or more"),
         }
         for name, (is_right, allowed) in checks.items():
@@ -69,6 +73,18 @@ class View:
     def mean(self) -> Array:
         """(R, P, P): the mean loss over sites."""
         return np.asarray(self.losses.mean(axis=1))
+
+    @property
+    def is_open(self) -> NDArray[np.bool_]:
+        """(R, S + 1): whether the lowest loss lies at the edge, at each site and, last, of the mean over sites."""
+        return is_lowest_at_edge(self.losses)
+
+
+def is_lowest_at_edge(losses: Array) -> NDArray[np.bool_]:
+    """(R, S + 1): whether the lowest of losses (R, S, P, P) lies at the edge, at each site and, last, of their mean."""
+    panels = np.concatenate([losses, losses.mean(axis=1, keepdims=True)], axis=1)
+    inside = panels[..., 1:-1, 1:-1].min(axis=(-2, -1))
+    return np.asarray(inside > panels.min(axis=(-2, -1)))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from harmofl.analysis.drift_terms import terms_in
-from harmofl.analysis.results import Landscape
+from harmofl.analysis.results import Landscape, View
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
 from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, markdown_escape, sample_std
@@ -110,7 +112,23 @@ def _notes(landscape: Landscape) -> Sequence[str]:
         "of an epoch over sites, η: learning rate (both in landscape.csv), N: sites. The theorem is not taken as "
         "proven, and momentum or Adam is not covered by it.",
         "Path: part of a site's further local epochs that lies in the plane shown, ‖projection‖ / ‖step‖.",
+        *(_plane_note(landscape, view) for view in landscape.views.values()),
     )
+
+
+def _plane_note(landscape: Landscape, view: View) -> str:
+    """How large a plane is and, where it is still not large enough, whose lowest loss lies outside."""
+    points = len(view.axis)
+    size = f"Plane {view.name}: {points} × {points} points, {view.span:.3g} from the model to each side"
+    places = [*landscape.sites, "the mean over sites"]
+    outside = [
+        f"{label} at {', '.join(places[column] for column in np.flatnonzero(is_open))}"
+        for label, is_open in zip(landscape.runs, view.is_open, strict=True)
+        if is_open.any()
+    ]
+    if not outside:
+        return f"{size}; every lowest loss lies inside."
+    return f"{size}. The lowest loss lies at its edge, and falls further outside, for {'; '.join(outside)}."
 
 
 def to_csv(landscape: Landscape) -> str:
