@@ -230,6 +230,8 @@ def predict(
 ) -> list[Outcome]:
     """Masks or classes for new images: files, folders or patterns; one outcome per image, failed ones included.
 
+    What lies in a folder and is not predicted has an outcome too, after the others; its `left_out` says why.
+
     `overwrite`: replace what an earlier prediction wrote to `out`; else that is refused.
     """
     from harmofl.inference.prediction import predict as predict_images

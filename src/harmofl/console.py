@@ -270,15 +270,29 @@ def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> 
 
 
 def show_outcomes(outcomes: Sequence[Outcome], out: Path) -> None:
-    """How many images were done and where the results are; those that failed, on stderr, with the reason."""
-    done = [outcome for outcome in outcomes if not outcome.error]
-    for outcome in outcomes:
+    """How many images were done and where the results are; what failed or was left out, on stderr, with the reason."""
+    images = [outcome for outcome in outcomes if not outcome.left_out]
+    done = [outcome for outcome in images if not outcome.error]
+    for outcome in images:
         for note in outcome.notes:
             print(f"harmofl: {outcome.image}: {note}", file=sys.stderr)
         if outcome.error:
             print(f"harmofl: {outcome.image}: {outcome.error}", file=sys.stderr)
-    of_all = f" of {len(outcomes)}" if len(done) < len(outcomes) else ""
-    print(f"{len(done)}{of_all} image{'' if len(outcomes) == 1 else 's'} predicted: {out}")
+    for (folder, reason), names in _left_out(outcomes).items():
+        print(f"harmofl: {folder}: left out {', '.join(names)}: {reason}", file=sys.stderr)
+    of_all = f" of {len(images)}" if len(done) < len(images) else ""
+    rest = f", {len(outcomes) - len(images)} left out" if len(images) < len(outcomes) else ""
+    print(f"{len(done)}{of_all} image{'' if len(images) == 1 else 's'} predicted{rest}: {out}")
+
+
+def _left_out(outcomes: Sequence[Outcome]) -> dict[tuple[Path, str], list[str]]:
+    """The names of files that were left out, by their folder and the reason."""
+    names: dict[tuple[Path, str], list[str]] = {}
+    for outcome in outcomes:
+        if outcome.left_out:
+            path = Path(outcome.image)
+            names.setdefault((path.parent, outcome.left_out), []).append(path.name)
+    return names
 
 
 def show_check(check: Check, picture: Path | None, as_json: bool) -> None:

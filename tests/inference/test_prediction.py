@@ -392,7 +392,7 @@ def test_a_trained_models_masks_score_as_its_evaluation_says(tmp_path: Path) -> 
         model, data=tmp_path / "data", split="all", settings={"data.cache": str(tmp_path / "cache")}
     )
     outcomes = predict(model, [tmp_path / "data"], tmp_path / "out")
-    assert len(outcomes) == 8  # the masks beside the volumes are no images
+    assert [bool(outcome.left_out) for outcome in outcomes] == [False] * 8 + [True] * 8  # the masks beside the volumes
     for site in ("north", "south"):
         dice = []
         for number in range(4):
@@ -496,7 +496,13 @@ def test_there_is_no_overlay_of_a_class(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def found(*images: Any, out: Path) -> list[str]:
-    return [each.name for each in find_inputs(images, out)]
+    return [each.name for each in find_inputs(images, out) if not each.left_out]
+
+
+def left_out(folder: Path, out: Path, asked: str = "") -> dict[str, str]:
+    """What is not predicted of a folder, each with the reason."""
+    inputs = find_inputs([folder / asked], out)
+    return {Path(each.name).relative_to(folder).as_posix(): each.left_out for each in inputs if each.left_out}
 
 
 def test_folders_patterns_and_files_are_inputs_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,15 +603,44 @@ def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:
     assert found(tmp_path / "scan[1].png", out=tmp_path / "out") == [str(tmp_path / "scan[1].png")]
 
 
-def test_masks_beside_their_images_are_left_out_and_said_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_masks_beside_their_images_are_left_out_and_said_so(tmp_path: Path) -> None:
     for name in ("a.png", "a_Segmentation.png", "lonely_mask.png", "b/images/x.png", "b/masks/x.png"):
         picture(tmp_path / "in" / name)
     names = [Path(name).relative_to(tmp_path / "in").as_posix() for name in found(tmp_path / "in", out=tmp_path / "o")]
     assert names == ["a.png", "lonely_mask.png", "b/images/x.png"]
-    assert "left out 1 mask or overlay" in caplog.text
-    assert "left out, as it lies beside a folder of images" in caplog.text
+    assert left_out(tmp_path / "in", tmp_path / "o") == {
+        "a_Segmentation.png": "a mask or overlay of an image there; name the file to predict it",
+        "b/masks": "it lies beside a folder of images",
+    }
     named = tmp_path / "in" / "a_Segmentation.png"
     assert found(named, out=tmp_path / "o") == [str(named)]
+    both = find_inputs([tmp_path / "in", named], tmp_path / "o")
+    assert [each.left_out for each in both if each.name == str(named)] == [""]
+
+
+@pytest.mark.parametrize("asked", ["", "**/*"])
+def test_every_file_that_is_not_read_is_named(tmp_path: Path, asked: str) -> None:
+    picture(tmp_path / "in" / "a.png")
+    dicom_series(tmp_path / "in" / "series")
+    others = ("scan.bmp", "series/notes.txt", "below/volume.mha")
+    for name in (*others, ".hidden", "Thumbs.db", "series/DICOMDIR", ".git/config"):
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(b"something")
+    reasons = left_out(tmp_path / "in", tmp_path / "o", asked)
+    assert sorted(reasons) == sorted(others)
+    assert set(reasons.values()) == {"not an image that can be read (PNG, JPEG, TIFF, SVS, NIfTI, DICOM)"}
+
+
+def test_what_is_left_out_is_among_the_outcomes_after_the_images(tmp_path: Path, using: Using) -> None:
+    using(Brightness(), **GREY)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.bmp").write_bytes(b"BM")
+    picture(tmp_path / "in" / "a.png", colours=1)
+    done, other = predict(tmp_path, [tmp_path / "in"], tmp_path / "out")
+    assert done.output is not None
+    assert done.left_out == ""
+    assert other == Outcome(str(tmp_path / "in" / "0.bmp"), left_out=other.left_out)
+    assert other.left_out.startswith("not an image that can be read")
 
 
 @pytest.mark.parametrize("out", ["in/predicted", "in"])
@@ -619,14 +654,17 @@ def test_outputs_are_not_the_inputs_of_the_next_run(
     monkeypatch.chdir(tmp_path)
     for again in (False, True):
         outcomes = predict(tmp_path, [asked], Path(out), overlay=True, overwrite=again)
-        assert [outcome.image for outcome in outcomes] == ["in/a.png", "in/b.png"]
+        assert [outcome.image for outcome in outcomes if not outcome.left_out] == ["in/a.png", "in/b.png"]
 
 
 def test_nothing_at_all_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.mha").write_text("ObjectType = Image")
     for images, words in (
         ([tmp_path / "missing.png"], "missing.png: no such file"),
         ([tmp_path / "empty"], "empty: no images in this folder"),
+        ([tmp_path / "other"], "other: no images in this folder; .*a.mha: left out: not an image that can be read"),
         ([f"{tmp_path}/*.png"], "no image matches this"),
         ([], "no images given"),
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,11 +13,16 @@ from harmofl.data.formats.content import SUFFIXES, is_dicom, is_readable
 from harmofl.data.formats.dicom import is_placed, series_of
 from harmofl.errors import UsageError
 
-log = logging.getLogger(__name__)
-
 MADE_FROM_AN_IMAGE = re.compile(r"(?P<stem>.+)[_-](segmentation|seg|mask|labels?|overlay)", re.IGNORECASE)
 MASK_FOLDERS = ("masks", "labels", "segmentations", "annotations")
 IMAGE_FOLDER = "images"
+SYSTEM_FILES = ("dicomdir", "thumbs.db", "desktop.ini")
+"""What a file system or a viewer put there, in lower case; nobody misses it, nor files whose names begin with a dot."""
+SHOWN = 5
+"""Names that a message has room for."""
+NOT_READ = "not an image that can be read (PNG, JPEG, TIFF, SVS, NIfTI, DICOM)"
+NOT_AN_IMAGE_OF_ITS_OWN = "a mask or overlay of an image there; name the file to predict it"
+BESIDE_IMAGES = "it lies beside a folder of images"
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,34 @@ class Input:
     error: str = ""
     files: tuple[Path, ...] = ()
     """Of a DICOM series, or view, that is not all that its folder holds; `path` is the first of them."""
+    left_out: str = ""
+    """Why a file or folder that was met in a folder is not predicted."""
 
 
 def find_inputs(images: Iterable[str | Path], out: Path) -> list[Input]:
-    """Everything that is meant, each once, in the order given; what lies below `out` is not taken for an image."""
-    found: dict[str, Input] = {}
-    for each in _in_series([each for named in images for each in _meant(str(named), out)]):
-        found.setdefault(os.path.realpath(each.path), each)
-    inputs = list(found.values())
-    if all(each.error for each in inputs):
-        raise UsageError("; ".join(f"{each.name}: {each.error}" for each in inputs[:5]) or "no images given")
-    return inputs
+    """Everything that is meant, each once, in the order given, and then what was left out of folders.
+
+    What lies below `out` is not taken for an image.
+    """
+    met = [each for named in images for each in _meant(str(named), out)]
+    inputs = _once(_in_series([each for each in met if not each.left_out]))
+    left_out = {
+        place: each for place, each in _once(each for each in met if each.left_out).items() if place not in inputs
+    }
+    if all(each.error for each in inputs.values()):
+        refused = [f"{each.name}: {each.error}" for each in inputs.values()]
+        refused += [f"{each.name}: left out: {each.left_out}" for each in left_out.values()]
+        more = f"; and {len(refused) - SHOWN} more" if len(refused) > SHOWN else ""
+        raise UsageError("; ".join(refused[:SHOWN]) + more if refused else "no images given")
+    return [*inputs.values(), *left_out.values()]
+
+
+def _once(inputs: Iterable[Input]) -> dict[str, Input]:
+    """The first input of every place."""
+    each_once: dict[str, Input] = {}
+    for each in inputs:
+        each_once.setdefault(os.path.realpath(each.path), each)
+    return each_once
 
 
 def stem_of(path: Path) -> str:
@@ -73,13 +94,17 @@ def _is_slice(each: Input) -> bool:
 def _meant(named: str, out: Path) -> Sequence[Input]:
     path = Path(named)
     if path.is_dir():
-        inputs = list(_in_folder(path, out))
-        return inputs or [Input(named, path, "no images in this folder")]
+        return _or_error(list(_in_folder(path, out)), Input(named, path, "no images in this folder"))
     if path.exists():
         return [Input(named, path)]
     if glob.has_magic(named):
-        return list(_matching(named, out)) or [Input(named, path, "no image matches this")]
+        return _or_error(list(_matching(named, out)), Input(named, path, "no image matches this"))
     return [Input(named, path, "no such file")]
+
+
+def _or_error(inputs: list[Input], error: Input) -> list[Input]:
+    """The same, with an error if all that was met is left out."""
+    return [error, *inputs] if all(each.left_out for each in inputs) else inputs
 
 
 def _matching(pattern: str, out: Path) -> Iterator[Input]:
@@ -89,8 +114,7 @@ def _matching(pattern: str, out: Path) -> Iterator[Input]:
     folders = {hit for hit in hits if hit.is_dir()}
     for folder in sorted(folders):
         yield from _in_folder(folder, out)
-    files = [hit for hit in hits if hit not in folders and folders.isdisjoint(hit.parents) and is_readable(hit)]
-    yield from (Input(str(file), file) for file in _without_masks(files))
+    yield from _pictures([hit for hit in hits if hit not in folders and folders.isdisjoint(hit.parents)])
 
 
 def _fixed_part(pattern: str) -> Path:
@@ -103,17 +127,41 @@ def _fixed_part(pattern: str) -> Path:
 def _in_folder(folder: Path, out: Path) -> Iterator[Input]:
     """The images of a folder and of those below it; DICOM files that lie together are one series."""
     entered = {os.path.realpath(folder)}  # links are followed, but not in circles
-    for place, folders, names in os.walk(folder, onerror=_mention, followlinks=True):
+    closed: list[OSError] = []
+    for place, folders, names in os.walk(folder, onerror=closed.append, followlinks=True):
         here = Path(place)
         new = [name for name in sorted(folders) if os.path.realpath(here / name) not in entered]
-        folders[:] = [name for name in new if _is_entered(here / name, folders, out)]
+        visible = [name for name in new if not name.startswith(".") and not _is_same(here / name, out)]
+        masks = [name for name in visible if _holds_masks(name, folders)]
+        yield from (Input(str(here / name), here / name, left_out=BESIDE_IMAGES) for name in masks)
+        folders[:] = [name for name in visible if name not in masks]
         entered.update(os.path.realpath(here / name) for name in folders)
-        files = [here / name for name in sorted(names) if is_readable(here / name)]
-        slices = {file for file in files if is_dicom(file)}
+        files = [here / name for name in sorted(names)]
+        slices = {file: None for file in files if is_readable(file) and is_dicom(file)}
         if slices:
-            yield from _dicom_inputs(here, sorted(slices))
-        images = [file for file in files if file not in slices]
-        yield from (Input(str(file), file) for file in _without_masks(images, folders))
+            yield from _dicom_inputs(here, list(slices))
+        yield from _pictures([file for file in files if file not in slices], folders)
+    for error in closed:
+        yield Input(str(error.filename), Path(error.filename), left_out=f"cannot be read: {error.strerror}")
+
+
+def _pictures(files: Sequence[Path], folders: Collection[str] = ()) -> Iterator[Input]:
+    """Each file for itself; what is no image, or was made from one that lies there, is left out."""
+    readable = {file for file in files if is_readable(file)}
+    images = {(file.parent, stem_of(file).lower()) for file in readable}
+    images |= {(file.parent, name.lower()) for file in files[:1] for name in folders}
+    for file in files:
+        if file in readable:
+            reason = NOT_AN_IMAGE_OF_ITS_OWN if _is_made_from(file, images) else ""
+            yield Input(str(file), file, left_out=reason)
+        elif not file.name.startswith(".") and file.name.lower() not in SYSTEM_FILES:
+            yield Input(str(file), file, left_out=NOT_READ)
+
+
+def _is_made_from(file: Path, images: Collection[tuple[Path, str]]) -> bool:
+    """Whether a file is by its name the mask or overlay of one of the images."""
+    match = MADE_FROM_AN_IMAGE.fullmatch(stem_of(file).lower())
+    return match is not None and (file.parent, match["stem"]) in images
 
 
 def _dicom_inputs(folder: Path, files: Sequence[Path], named: bool = False) -> Iterator[Input]:
@@ -141,35 +189,13 @@ def _is_all(folder: Path, files: Sequence[Path]) -> bool:
     return len(files) == sum(file.is_file() and is_readable(file) and is_dicom(file) for file in folder.iterdir())
 
 
-def _mention(error: OSError) -> None:
-    log.warning("%s: cannot be read: %s", error.filename, error.strerror)
+def _is_same(folder: Path, other: Path) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(other)
 
 
-def _is_entered(folder: Path, beside: Sequence[str], out: Path) -> bool:
-    if folder.name.startswith(".") or os.path.realpath(folder) == os.path.realpath(out):
-        return False
-    is_mask = folder.name.lower() in MASK_FOLDERS and IMAGE_FOLDER in map(str.lower, beside)
-    if is_mask:
-        log.warning("%s: left out, as it lies beside a folder of images", folder)
-    return not is_mask
-
-
-def _without_masks(files: Sequence[Path], folders: Collection[str] = ()) -> list[Path]:
-    """Leave out masks and overlays that lie beside the image that they belong to."""
-    images = {(file.parent, stem_of(file).lower()) for file in files}
-    if files:
-        images |= {(files[0].parent, name.lower()) for name in folders}
-
-    def is_made(file: Path) -> bool:
-        match = MADE_FROM_AN_IMAGE.fullmatch(stem_of(file).lower())
-        return match is not None and (file.parent, match["stem"]) in images
-
-    kept = [file for file in files if not is_made(file)]
-    if len(kept) < len(files):
-        count = len(files) - len(kept)
-        what = "1 mask or overlay" if count == 1 else f"{count} masks or overlays"
-        log.warning("%s: left out %s of other images there; name a file to predict it", files[0].parent, what)
-    return kept
+def _holds_masks(name: str, beside: Sequence[str]) -> bool:
+    """Whether a folder is one of masks by its name and by the folder of images beside it."""
+    return name.lower() in MASK_FOLDERS and IMAGE_FOLDER in map(str.lower, beside)
 
 
 def _is_below(path: Path, folder: Path) -> bool:

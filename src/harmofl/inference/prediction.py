@@ -67,6 +67,8 @@ class Outcome:
     overlay: Path | None = None
     notes: tuple[str, ...] = ()
     """What a careful owner would want to know about the file."""
+    left_out: str = ""
+    """Why a file or folder met in a folder was not predicted; that is no error."""
 
 
 def predict(
@@ -85,6 +87,8 @@ def predict(
 ) -> list[Outcome]:
     """Write a mask for every image, or one table of classes; an image that cannot be used does not stop the others.
 
+    The outcomes of all images come first, then one for everything that was left out of folders (`left_out`).
+
     `images`: files, folders, patterns. `site`: whose model, where each site has its own. `overlap`: of neighbouring
     windows in images larger than the network's input, as a part of their size. `overwrite`: replace what an earlier
     prediction wrote there.
@@ -92,7 +96,9 @@ def predict(
     _check(batch_size, overlap, dicom_seg)
     model, task, settings, _ = open_model(model_folder, site, method)
     trained = read_description(model_folder).get("training_images")
-    inputs = find_inputs(images, out)
+    met = find_inputs(images, out)
+    inputs = [each for each in met if not each.left_out]
+    left_out = [Outcome(each.name, left_out=each.left_out) for each in met if each.left_out]
     work: ClassWork | MaskWork
     if task.kind == "classification":
         work = ClassWork(task, settings.data, out / TABLE, trained)
@@ -111,8 +117,8 @@ def predict(
     model.to(place, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
     network = Computation(model, batch_size or settings.training.batch_size, place)
     if isinstance(work, ClassWork):
-        return _predict_classes(network, work, inputs, watch)
-    return each_outcome(network, work, inputs, watch, {})
+        return _predict_classes(network, work, inputs, watch) + left_out
+    return each_outcome(network, work, inputs, watch, {}) + left_out
 
 
 def _check(batch_size: int | None, overlap: float, dicom_seg: bool) -> None:
