@@ -451,8 +451,8 @@ def privacy(
 
     For example:  harmofl privacy --out privacy
     """
-    from harmofl.analysis.privacy import privacy_study
     from harmofl.console import display
+    from harmofl.experiments.privacy_study import privacy_study
 
     with display(quiet) as watch:
         privacy_study(

@@ -12,6 +12,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from harmofl.errors import UsageError
+
 CHANNELS_LAST = torch.channels_last
 """The layout in which convolutions are fastest; what travels and rests is in the plain one."""
 
@@ -29,6 +31,14 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
+
+
+def check_device(device: str) -> None:
+    """Raise an error for an unknown device, and for CUDA where there is none."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device = {device!r}: must be 'auto', 'cpu' or 'cuda'")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device = 'cuda': no CUDA device here; use 'cpu' or 'auto'")
 
 
 def to_device(images: Tensor, device: torch.device) -> Tensor:

@@ -19,17 +19,17 @@ from harmofl.analysis.hospitals import (
     median_place,
     parse_band,
 )
-from harmofl.api import settled
 from harmofl.data.folder import silent
 from harmofl.data.images import LabelledImages, joined
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
+from harmofl.tasks.data_facts import fill_in_data_facts
 from runs import serve
 
 
 def opened(task: str = "histology", folder: Path | None = None, **values: object) -> Hospitals:
     overrides = values | ({"data.folder": str(folder)} if folder else {})
-    return Hospitals(settled(resolve(task, "fedavg", "smoke", overrides=overrides)[0], silent))
+    return Hospitals(fill_in_data_facts(resolve(task, "fedavg", "smoke", overrides=overrides)[0], silent))
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from harmofl.analysis.loaded_runs import load_runs
 from harmofl.analysis.local_paths import local_path
 from harmofl.analysis.losses import mean_loss
 from harmofl.analysis.measured_terms import read_terms
-from harmofl.analysis.privacy import privacy_study
 from harmofl.analysis.results import Landscape, Options
 from harmofl.devices import threads
 from harmofl.errors import UsageError
+from harmofl.experiments.privacy_study import privacy_study
 from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.states import snapshot
 from runs import SITES, equal, gradients_of, records, train

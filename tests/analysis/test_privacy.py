@@ -16,11 +16,11 @@ from harmofl.analysis.privacy import (
     largest,
     minima,
     nearest_of,
-    privacy_study,
     window,
 )
-from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, subject_of
+from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, open_target
 from harmofl.errors import UsageError
+from harmofl.experiments.privacy_study import privacy_study
 from harmofl.methods.harmonizers import AmplitudeNormalization
 from harmofl.runs.model_folder import open_model
 from runs import train
@@ -69,12 +69,12 @@ def test_too_many_images_and_a_wrong_folder_are_refused_before_anything_is_attac
 @pytest.mark.parametrize("band", ["full", 0.2])
 def test_the_trained_network_is_attacked_behind_its_runs_own_harmonizer(tmp_path: Path, band: str | float) -> None:
     train(tmp_path / "run", "harmofl", rounds=1, data__images=40, data__size=16, method__band=band)
-    subject = subject_of(tmp_path, "", QUICK, 0, tmp_path / "run", None, lambda _: None)
-    study = Study(subject, QUICK, 0, lambda _: None)
+    target = open_target(tmp_path / "run", QUICK, 0)
+    study = Study(target, QUICK, 0, lambda _: None)
     for name in (CONTROL, TRAINED):
         study._attack(name, Case("one", 1, LocalTraining()), WAYS[0])
     harmonizer = open_model(tmp_path / "run" / "model")[0].harmonizer
-    image = subject.images.images[:1]
+    image = target.images.images[:1]
     for name, expected in ((CONTROL, image), (TRAINED, harmonizer(image))):
         shown = torch.from_numpy(study.pictures[f"inversion/{name}/one/truth"]) / 255
         torch.testing.assert_close(shown, expected.clamp(0, 1), atol=1 / 255, rtol=0)

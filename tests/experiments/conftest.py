@@ -31,20 +31,21 @@ settings.method.radius = 0.0
 """
 
 PRETEND = """
-import json, os, sys, time, tomllib, types
+import json, os, sys, time, tomllib
 from pathlib import Path
+from harmofl.errors import RunError
+from harmofl.experiments import child
 
-def pretend():
-    arguments = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-    config, out = Path(arguments["--config"]), Path(arguments["--out"])
+def pretend(config, out, workers, *options):
+    config, out = Path(config), Path(out)
     with open(os.environ["STARTED"], "a") as file:
-        file.write(" ".join([*out.parts[-2:], *(["again"] if "--resume" in sys.argv else [])]) + "\\n")
+        file.write(" ".join([*out.parts[-2:], *(["again"] if "resume" in options else [])]) + "\\n")
     settings = tomllib.loads(config.read_text())
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.toml").write_text(config.read_text())
     if settings["method"]["name"] == "moon":
         print("working on it")
-        sys.exit("harmofl: no memory left")
+        raise RunError("no memory left")
     if settings["method"]["name"] == "fedprox":
         time.sleep(600)
     scores = {"A": 0.9, "B": 0.8 - settings["seed"] / 10}
@@ -55,10 +56,8 @@ def pretend():
     summary = names | {"title": "?", "norm": "batch", "metric_name": "accuracy", "test": test, "seconds": 3.0}
     (out / "summary.json").write_text(json.dumps(summary))
 
-sys.modules["harmofl.cli"] = types.ModuleType("harmofl.cli")
-sys.modules["harmofl.cli"].main = pretend
-from harmofl.experiments.child import main
-main()
+child._train = pretend
+child.main()
 """
 
 

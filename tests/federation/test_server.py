@@ -12,6 +12,7 @@ from torch import Tensor
 
 import harmofl
 from harmofl import Method, registry
+from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
@@ -243,7 +244,6 @@ def test_the_summary_holds_the_test_scores_of_the_best_round(tmp_path: Path) -> 
 
 
 def test_fedbn_is_scored_with_the_sites_own_batch_norms_of_that_round(tmp_path: Path) -> None:
-    from harmofl import api
     from harmofl.runs.model_folder import open_model
     from harmofl.tasks.scoring import score
 
@@ -261,7 +261,7 @@ def test_fedbn_is_scored_with_the_sites_own_batch_norms_of_that_round(tmp_path: 
         for name, tensor in checkpoint(tmp_path / "run", best).items():
             assert torch.equal(state[name], tensor), name
         images = task.load_site(site, settings.data).val[site]
-        with api.threads(1), torch.no_grad():
+        with threads(1), torch.no_grad():
             again = score(model, task, settings, images, thorough=False)
         (recorded,) = [
             r for r in records(tmp_path / "run") if (r["round"], r["site"], r["phase"]) == (best, site, "val")

@@ -1,7 +1,6 @@
 """What could be learned from what sites share: two attacks, and how many images an amplitude should average.
 
-Writes `privacy.json` (every number), `images.npz` (every reconstruction), pictures, and `privacy.md`, which is made
-from the numbers alone.
+Writes `privacy.json` (every number) and `images.npz` (every reconstruction).
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,12 @@ from torch import Generator, Tensor, nn
 from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
-from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, QUICK, TRAINED, Plan, Subject, Watch, subject_of
+from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Plan, Target, open_target
 from harmofl.analysis.similarity import aligned, psnr, ssim
+from harmofl.data.folder import Watch, silent
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
-from harmofl.files import check_writable, write_whole
+from harmofl.files import write_whole
 from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.runs.folder import Record
 
@@ -69,45 +69,23 @@ WAYS = (
 BRIEF_WAYS = tuple(way for way in WAYS if way.name in ("without", "penalty"))
 
 
-def privacy_study(
-    out: str | Path,
-    task: str = "histology",
-    *,
-    images: int | None = None,
-    restarts: int | None = None,
-    iterations: int | None = None,
-    seed: int = 0,
-    run: str | Path | None = None,
-    data: str | Path | None = None,
-    quick: bool = False,
-    watch: Watch = lambda record: None,
-) -> Record:
-    """Run both attacks on one site's training images, write the folder `out`, and return what `privacy.json` holds.
-
-    `images`, `restarts`, `iterations` are those of gradient inversion. `run`: a finished run whose task, data and model
-    are attacked; otherwise a small one is trained. `data`: a folder of images, instead of the task's phantom.
-    """
-    from harmofl.reporting.privacy_figures import write_privacy_pages
-
-    given = {"images": images, "restarts": restarts, "iterations": iterations}
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    plan = replace(QUICK if quick else Plan(), **chosen)
-    out, started = Path(out), time.perf_counter()
-    check_writable(out)
+def attack_run(run: Path, out: Path, plan: Plan, seed: int = 0, watch: Watch = silent) -> Record:
+    """Run both attacks on one site's training images of a finished run; return what `privacy.json` then holds."""
+    started = time.perf_counter()
     with threads(1):  # the tensors are small
-        subject = subject_of(out, task, plan, seed, run, data, watch)
-        study = Study(subject, plan, seed, watch)
+        target = open_target(run, plan, seed)
+        study = Study(target, plan, seed, watch)
         gradient, phase = study.gradient_inversion(), study.phase_retrieval()
     record = {
-        "task": subject.task.name,
-        "method": subject.method.name,
-        "band": subject.method.settings.get("band"),
-        "harmonized": type(subject.harmonizer) is not Harmonizer,
-        "network": subject.settings.model.network,
-        "site": subject.site,
-        "synthetic": subject.settings.data.folder is None,
-        "image_shape": list(subject.shape),
-        "colour": has_colours(subject.task, subject.settings.data),
+        "task": target.task.name,
+        "method": target.method.name,
+        "band": target.method.settings.get("band"),
+        "harmonized": type(target.harmonizer) is not Harmonizer,
+        "network": target.settings.model.network,
+        "site": target.site,
+        "synthetic": target.settings.data.folder is None,
+        "image_shape": list(target.shape),
+        "colour": has_colours(target.task, target.settings.data),
         "seed": seed,
         "plan": asdict(plan),
         "gradient_inversion": gradient,
@@ -120,19 +98,18 @@ def privacy_study(
     out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(out / "images.npz", **study.pictures)  # type: ignore[arg-type]
     write_whole(out / "privacy.json", json.dumps(record, indent=1) + "\n")
-    write_privacy_pages(out)
     return record
 
 
 class Study:
-    """Both attacks on one subject; keeps the pictures."""
+    """Both attacks on one target; keeps the pictures."""
 
-    def __init__(self, subject: Subject, plan: Plan, seed: int, watch: Watch) -> None:
-        self.subject = subject
+    def __init__(self, target: Target, plan: Plan, seed: int, watch: Watch) -> None:
+        self.target = target
         self.plan = plan
         self.seed = seed
         self.watch = watch
-        self.images = subject.images.images
+        self.images = target.images.images
         self.counts = [n for n in plan.averaged if n + FEWEST_OTHERS <= len(self.images)]
         self.pictures: dict[str, np.ndarray[Any, Any]] = {}
         self.attacks = list(self._attacks())
@@ -151,7 +128,7 @@ class Study:
     # --- gradient inversion
 
     def _cases(self) -> tuple[Case, ...]:
-        training = self.subject.settings.training
+        training = self.target.settings.training
         of_sgd = "" if training.optimizer == "sgd" else " of SGD"  # steps of Adam are not looked at
         local = LocalTraining(self.plan.local_steps, training.learning_rate, training.momentum, training.weight_decay)
         return (
@@ -161,7 +138,7 @@ class Study:
         )
 
     def _attacks(self) -> Iterator[tuple[str, Case, Way]]:
-        for network in self.subject.networks:
+        for network in self.target.networks:
             for number, case in enumerate(self._cases()):
                 for way in WAYS if network == CONTROL or number == 0 else BRIEF_WAYS:
                     yield network, case, way
@@ -173,18 +150,18 @@ class Study:
     def _attack(self, name: str, case: Case, way: Way) -> Record:
         self._tell(f"gradient inversion: {name} network, {case.name}, {way.name}")
         harmonizer = self._harmonizer(name, way)
-        network = nn.Sequential(harmonizer, self.subject.networks[name]).eval()
-        loss: Loss = self.subject.task.loss(self.subject.settings)
+        network = nn.Sequential(harmonizer, self.target.networks[name]).eval()
+        loss: Loss = self.target.task.loss(self.target.settings)
         update = update_of(network, loss, case.training)
         search = search_for(name, self.plan)
         scores, distances = [], []
         for trial in range(self.plan.images):
             places = torch.arange(trial * case.num_images, (trial + 1) * case.num_images) % len(self.images)
-            truth, targets = self.images[places], self.subject.images.targets[places]
+            truth, targets = self.images[places], self.target.images.targets[places]
             sent = update(truth, targets)
             known = self._known(truth if not way.average else self.images) if way.use else None
             generator = self._generator("inversion", trial)  # the same starts for every way
-            found = invert(update, sent, targets, self.subject.shape, search, generator, known, way.use or "penalty")
+            found = invert(update, sent, targets, self.target.shape, search, generator, known, way.use or "penalty")
             shown, truth = harmonizer(found.images), harmonizer(truth)
             shown = shown[best_order(shown, truth)]
             scores.append([float(psnr(shown, truth).mean()), float(ssim(shown, truth).mean())])
@@ -208,10 +185,10 @@ class Study:
         """What the site puts before a network: where a run trained it, the run's own, unless HarmoFL is looked at."""
         if way.harmonized:
             return self._shared_amplitude()
-        return self.subject.harmonizer if network == TRAINED else Harmonizer()
+        return self.target.harmonizer if network == TRAINED else Harmonizer()
 
     def _shared_amplitude(self) -> AmplitudeNormalization:
-        layer = AmplitudeNormalization(self.subject.shape, "full")
+        layer = AmplitudeNormalization(self.target.shape, "full")
         layer.measure([self.images])
         layer.freeze()
         return layer.eval()

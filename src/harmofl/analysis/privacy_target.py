@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Generator, nn
 
-from harmofl import api, registry
+from harmofl import registry
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.methods.method import Method
 from harmofl.registry import Kind
-from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.finished import read_run
 from harmofl.runs.model_folder import open_model
-from harmofl.settings import Settings, read_toml, resolve
+from harmofl.settings import Settings, resolve
 from harmofl.tasks.task import Task
-
-Watch = Callable[[Record], None]
 
 CONTROL, UNTRAINED, TRAINED = "control", "untrained", "trained"
 FEWEST_OTHERS = 4
@@ -58,7 +54,7 @@ QUICK = Plan(1, 2, 1, 2, 2, 40, 16, 1, (1, 2, 4), 2, 2, 4, 4)
 
 
 @dataclass(frozen=True)
-class Subject:
+class Target:
     """One site's images, and the networks whose updates are attacked."""
 
     task: Task
@@ -77,14 +73,10 @@ class Subject:
         return self.task.image_shape(self.settings.data)
 
 
-def subject_of(
-    out: Path, task: str, plan: Plan, seed: int, run: str | Path | None, data: str | Path | None, watch: Watch
-) -> Subject:
-    """The first site of a finished run, or of one that is trained now in `out`."""
-    if run and data:
-        raise UsageError(f"--data {data}: the run says which images are attacked; leave out --run or --data")
-    folder = Path(run) if run else _trained(out / "run", task, plan, seed, data, watch)
-    settings, method = resolve(file=read_toml(RunFolder(folder).config))
+def open_target(folder: Path, plan: Plan, seed: int) -> Target:
+    """The first site of a finished run."""
+    run = read_run(folder)
+    settings, method = resolve(file=run.settings)
     chosen = registry.tasks.find(settings.task)
     site = chosen.sites_of(settings.data)[0]
     train = chosen.load_site(site, settings.data, open_images(chosen, settings)[0]).train
@@ -98,21 +90,13 @@ def subject_of(
         raise UsageError(
             f"--images {plan.images}: must be at most {allowed}, with {len(images)} images of {site} at hand"
         )
-    model = open_model(folder / "model", site)[0]
+    model = open_model(run.model, site)[0]
     networks = {
         CONTROL: control_network(chosen.kind, chosen.image_shape(settings.data), len(chosen.classes_of(settings.data))),
         UNTRAINED: chosen.build_model(settings, method).network.eval(),
         TRAINED: model.network,
     }
-    return Subject(chosen, settings, site, images, networks, method, model.harmonizer)
-
-
-def _trained(out: Path, task: str, plan: Plan, seed: int, data: str | Path | None, watch: Watch) -> Path:
-    settings: dict[str, Any] = {"data.size": plan.size, "training.rounds": plan.rounds, "federation.workers": 1}
-    settings |= {} if data else {"data.images": plan.site_images}
-    begun = RunFolder(out).config.exists()
-    api.train(task, "fedavg", out=out, data=data, seed=seed, settings=settings, resume=begun, watch=watch)
-    return out
+    return Target(chosen, settings, site, images, networks, method, model.harmonizer)
 
 
 def control_network(kind: Kind, image_shape: tuple[int, int, int], classes: int) -> nn.Module:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harmofl.api import Watch, run
 from harmofl.data.classes import Classes
 from harmofl.deployment.engines import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.messages import Reply, Request, as_sent
 from harmofl.federation.server import quorum
+from harmofl.federation.training import Watch, run_federation
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record, RunFolder
@@ -97,7 +97,7 @@ def coordinate(
         settings, method = as_begun(wish, out) if resume else agreed(wish, wanted, transport, names)
         watch({"phase": "images", "images": settings.data.images_used})
         members = Members(transport, settings.data.sites or names)
-        return run(settings, method, out, resume, watch, transport=nullcontext(members))
+        return run_federation(settings, method, out, resume, watch, transport=nullcontext(members))
 
 
 def wait_for(transport: Transport, sites: Sequence[str], settings: Settings, seconds: float, watch: Watch) -> list[str]:

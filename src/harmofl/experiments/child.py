@@ -1,20 +1,38 @@
-"""A cell's process: the command itself, which leaves as soon as the process that started it is gone."""
+"""A cell's process: one run, which ends as soon as the process that started it is gone."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import sys
 import threading
+import warnings
+
+from harmofl.errors import RunError, UsageError
+from harmofl.files import what_failed
+
+PREFIX = "harmofl: "
 
 
 def main() -> None:
-    """Run `harmofl` with this process's arguments."""
+    """Train as this process's arguments say: settings file, folder, number of workers, and perhaps `resume`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the experiment's to handle
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    logging.basicConfig(level=logging.WARNING, format=f"{PREFIX}%(message)s")
+    warnings.simplefilter("ignore")  # other packages' deprecations are not for users to read
+    try:
+        _train(*sys.argv[1:])
+    except (RunError, UsageError) as error:
+        sys.exit(f"{PREFIX}{error}")
+    except OSError as error:
+        sys.exit(f"{PREFIX}{what_failed(error)}")
 
-    from harmofl.cli import main as command
 
-    command()
+def _train(config: str, out: str, workers: str, *options: str) -> None:
+    from harmofl.federation.training import train  # after the thread: it may take seconds
+
+    train(config=config, out=out, workers=int(workers), resume="resume" in options)
 
 
 def _leave_with_parent() -> None:

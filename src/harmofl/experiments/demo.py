@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from harmofl import api
 from harmofl.errors import UsageError
+from harmofl.federation.training import train
 from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.page import page_for_runs
 from harmofl.runs.finished import FinishedRun, read_run
@@ -31,7 +31,7 @@ def run_demo(out: Path, watch: Callable[[dict[str, Any]], None]) -> tuple[list[F
     for method, folder in zip(METHODS, folders, strict=True):
         begun = RunFolder(folder).config.exists()
         try:
-            api.train(TASK, method, preset="small", out=folder, resume=begun, watch=watch)
+            train(TASK, method, preset="small", out=folder, resume=begun, watch=watch)
         except UsageError as error:
             if begun:
                 raise UsageError(f"{out} holds another demo: remove it, or choose another --out ({error})") from None

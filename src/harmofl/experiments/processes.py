@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 from harmofl.experiments.cells import Cell
+from harmofl.experiments.child import PREFIX
 from harmofl.files import write_whole
 from harmofl.runs.folder import RunFolder
 
 COMMAND = [sys.executable, "-c", "from harmofl.experiments.child import main; main()"]
 SECONDS_TO_LEAVE = 10
-PREFIX = "harmofl: "
 
 
 class CellProcess:
@@ -26,12 +26,11 @@ class CellProcess:
         self.run = RunFolder(out / cell.path)
         config, self._log = (self.run.path.with_name(self.run.path.name + end) for end in (".toml", ".log"))
         write_whole(config, cell.settings.to_toml())
-        options = ["--config", str(config), "--out", str(self.run.path), "--workers", str(workers), "--quiet"]
-        options += ["--resume"] if self.run.config.exists() else []
+        options = [str(config), str(self.run.path), str(workers), *(["resume"] if self.run.config.exists() else [])]
         self._started = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*COMMAND, "train", *options],
+                [*COMMAND, *options],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harmofl.api import settled
 from harmofl.devices import num_cores
 from harmofl.errors import RunError, UsageError
 from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
@@ -20,6 +19,7 @@ from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
 from harmofl.runs.finished import read_run
 from harmofl.settings import DataSettings, Settings, flatten, resolve
+from harmofl.tasks.data_facts import fill_in_data_facts
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -71,7 +71,7 @@ def settling(watch: Watch) -> Settle:
         key = f"{settings.task} {settings.data.model_dump_json()}"
         if key not in found:
             try:
-                found[key] = settled(settings, watch).data
+                found[key] = fill_in_data_facts(settings, watch).data
             except UsageError as error:
                 found[key] = error
         data = found[key]
@@ -103,7 +103,7 @@ def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
     folder = {"data.folder": experiment.data} if experiment.data else {}
     values = flatten(experiment.plan.settings) | folder
     settings, _ = resolve(experiment.plan.task, "fedavg", experiment.preset, overrides=values)
-    draw_samples(settled(settings, watch), out / FOLDER, watch)
+    draw_samples(fill_in_data_facts(settings, watch), out / FOLDER, watch)
     results = Results(experiment)
     write_results(results, out)
     return results

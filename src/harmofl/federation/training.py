@@ -1,0 +1,101 @@
+"""Training from the settings that a user gives to the summary of the finished run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from harmofl import registry
+from harmofl.devices import check_device, threads
+from harmofl.errors import DiskError, RunError, UsageError
+from harmofl.federation.server import Server, check_measurement, start_from
+from harmofl.federation.transports import Transport, hindrance, num_workers, simulated
+from harmofl.methods.method import Method
+from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.model_folder import read_description
+from harmofl.settings import Settings, read_toml, resolve
+from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
+
+Watch = Callable[[Record], None]
+
+
+def train(
+    task: str | None = None,
+    method: str | Method | None = None,
+    *,
+    out: str | Path,
+    data: str | Path | None = None,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    watch: Watch = lambda record: None,
+) -> Record:
+    """Train one method on one task and return the summary; everything else lies in the folder `out`.
+
+    `settings` are single settings as {"section.name": value}. With no data the task's phantom is used.
+    """
+    overrides = dict(settings or {})
+    folder = None if data is None else str(data)
+    given = {"seed": seed, "federation.workers": workers, "device": device, "data.folder": folder}
+    overrides |= {name: value for name, value in given.items() if value is not None}
+    file = read_toml(Path(config)) if config else {}
+    resolved, chosen = resolve(task, method, preset, file, overrides)
+    if resolved.data.folder:
+        resolved = resolved.with_values("data", folder=os.path.abspath(resolved.data.folder))
+    resolved = adapt_to_folder(resolved, file, overrides)
+    check_start(resolved, Path(out), resume)
+    return run_federation(fill_in_data_facts(resolved, watch), chosen, Path(out), resume, watch)
+
+
+def check_start(settings: Settings, out: Path, resume: bool) -> None:
+    """Raise the errors that need no look at the images, which may take minutes."""
+    check_device(settings.device)
+    RunFolder(out).check_start(resume)
+    if settings.model.initial:
+        read_description(Path(settings.model.initial))
+
+
+def run_federation(
+    settings: Settings,
+    method: Method,
+    out: Path,
+    resume: bool,
+    watch: Watch,
+    transport: AbstractContextManager[Transport] | None = None,
+) -> Record:
+    """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated."""
+    check_device(settings.device)
+    if transport is None:
+        _check_method_travels(method, settings)
+    task = registry.tasks.find(settings.task)
+    check_measurement(method, task.image_shape(settings.data))
+    if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
+        start_from(task.build_model(settings, method).network, Path(settings.model.initial))
+    folder = RunFolder(out)
+    identifier = folder.begin(settings, resume)
+    try:
+        if resume and folder.summary.exists():
+            return folder.read_summary()
+        reached = transport or simulated(settings, method, out)
+        with threads(settings.federation.threads), reached as sites:
+            return Server(task, method, settings, sites, folder, identifier, watch).run()
+    except (OSError, DiskError) as error:
+        cause = (isinstance(error, OSError) and error.strerror) or error
+        kept = "what was written before is kept: mend the cause and go on with --resume"
+        raise RunError(f"{out}: {cause}; {kept}") from error
+    finally:
+        folder.release()
+
+
+def _check_method_travels(method: Method, settings: Settings) -> None:
+    """Raise an error if a method cannot be sent to worker processes."""
+    if num_workers(settings, method) > 1 and (reason := hindrance(method)):
+        hint = "its pieces must be defined at the top of a file (no lambda), or use workers=1"
+        raise UsageError(f"{method.name} cannot be sent to worker processes: {hint} ({reason})")
