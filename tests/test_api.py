@@ -79,7 +79,8 @@ def test_watchers_see_every_record_that_is_written(tmp_path: Path) -> None:
 
     seen: list[dict[str, object]] = []
     train(tmp_path / "run", watch=seen.append)
-    first, *others = seen
+    images, first, *others = seen
+    assert images == {"phase": "images", "images": "synthetic hospitals"}
     assert (first["phase"], first["rounds"], first["done"]) == ("start", 2, 0)
     announced = [record for record in others if record["phase"] == "end"]
     assert announced == [{"phase": "end", "round": 2}]

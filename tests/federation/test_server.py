@@ -288,7 +288,9 @@ def test_a_checkpoint_that_is_cut_short_is_skipped(tmp_path: Path) -> None:
 
 def test_the_server_asks_nothing_more_of_a_finished_run(tmp_path: Path) -> None:
     first = train(tmp_path / "run")
-    assert train(tmp_path / "run", resume=True, watch=lambda record: pytest.fail("it ran again")) == first
+    seen: list[dict[str, Any]] = []
+    assert train(tmp_path / "run", resume=True, watch=seen.append) == first
+    assert {record["phase"] for record in seen} == {"images"}
 
 
 def test_a_site_that_fails_to_train_still_scores_the_model_it_received(
