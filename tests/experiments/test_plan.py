@@ -119,7 +119,15 @@ def test_each_site_of_a_folder_is_held_out_in_turn(write_plan: WritePlan, tmp_pa
         (START + "sedes = [1]\n" + ROW, "unknown field 'sedes'; did you mean 'seeds'"),
         (START + '[[rows]]\nname = "A"\nmetod = "fedavg"\n', r"unknown field 'rows\[1\].metod'; did you mean"),
         (START + '[[rows]]\nname = "A"\n', r"rows\[1\].method is missing"),
-        (START + '[rows]\nname = "A"\n', r"rows = .*: must be tables, each begun with \[\[rows\]\]"),
+        (
+            START + '[rows]\nname = "A"\n',
+            r"rows = .*: must be a list of methods and tables, each begun",
+        ),
+        (START + 'rows = ["fedavgg"]\n', "unknown method 'fedavgg'; did you mean 'fedavg'"),
+        (START + "extend = 'table.toml'\n" + ROW, "unknown field 'extend'; did you mean 'extends'"),
+        ("extends = 3\n" + START + ROW, "extends = 3: must be the name of another experiment's file"),
+        ("extends = 'plan.toml'\n" + START + ROW, r"unknown file in extends 'plan.toml'"),
+        ("extends = 'tiny.toml'\n" + START + ROW, "extends = 'tiny.toml': the files extend one another in a circle"),
         (START + ROW.replace('"fedavg"', '"fedavgg"'), "unknown method 'fedavgg'; did you mean 'fedavg'"),
         (START.replace("histology", "histologie") + ROW, "unknown task 'histologie'; did you mean 'histology'"),
         (START + 'seeds = ["0"]\n' + ROW, "seeds.0 = '0': must be a valid integer"),
@@ -162,6 +170,60 @@ def test_what_is_wrong_with_a_file_is_named_with_the_file(write_plan: WritePlan,
     with pytest.raises(UsageError, match=message) as error:
         read_experiment(path)
     assert str(error.value).startswith(f"{path}: ")
+
+
+def test_a_method_alone_is_a_row_under_its_own_name(write_plan: WritePlan) -> None:
+    plan = read_plan(write_plan(START + 'rows = ["fedavg", { name = "mine", method = "harmofl" }, "centralized"]\n'))
+    assert [(row.name, row.method) for row in plan.rows] == [
+        ("FedAvg", "fedavg"),
+        ("mine", "harmofl"),
+        ("centralized", "centralized"),
+    ]
+
+
+BASE = f"""{START}seeds = [3, 4]
+rows = ["fedavg"]
+settings.training = {{ rounds = 7, batch_size = 5 }}
+paper = {{ source = "P", columns = ["A"], scores.FedAvg = [50.0] }}
+"""
+
+
+def test_a_file_says_only_in_what_it_differs_from_the_one_that_it_extends(write_plan: WritePlan) -> None:
+    write_plan(BASE, "base")
+    middle = 'extends = "base.toml"\ntitle = "M"\nrows = ["fedbn", "harmofl"]\nsettings.training.batch_size = 6\n'
+    write_plan(middle, "middle")
+    plan = read_plan(write_plan('extends = "middle.toml"\ntitle = "T"\ntask = "nuclei"\nseeds = [5]\n'))
+    assert (plan.title, plan.task, plan.seeds) == ("T", "nuclei", [5])
+    assert [row.name for row in plan.rows] == ["FedBN", "HarmoFL"]
+    assert plan.settings == {"training": {"rounds": 7, "batch_size": 6}}
+    assert plan.paper is None  # its numbers belong to another task
+
+
+def test_a_title_is_not_inherited(write_plan: WritePlan) -> None:
+    write_plan(BASE, "base")
+    with pytest.raises(UsageError, match=r"tiny.toml: title is missing"):
+        read_plan(write_plan('extends = "base.toml"\ntask = "nuclei"\n'))
+
+
+def test_what_is_wrong_with_an_extended_file_is_named_with_that_file(write_plan: WritePlan) -> None:
+    path = write_plan('extends = "base.toml"\ntitle = "T"\nseeds = [0]\n')
+    base = write_plan(BASE.replace("[3, 4]", '["3"]'), "base")
+    with pytest.raises(UsageError, match=f"{path}: {base}: seeds.0 = '3': must be a valid integer"):
+        read_plan(path)
+    write_plan(BASE.replace("seeds", "sedes"), "base")
+    with pytest.raises(UsageError, match=f"{path}: {base}: unknown field 'sedes'; did you mean 'seeds'"):
+        read_plan(path)
+    write_plan(f'extends = "tiny.toml"\n{BASE}', "base")
+    with pytest.raises(UsageError, match=f"{path}: {base}: extends = 'tiny.toml': the files extend .* in a circle"):
+        read_plan(path)
+
+
+def test_the_files_for_several_tasks_differ_in_nothing_but_the_task() -> None:
+    for kind in ("table", "ablation", "band", "norm", "phantoms"):
+        base, *others = (read_plan(file) for file in sorted((ROOT / "experiments").glob(f"{kind}*.toml")))
+        own = {"title", "task", "paper", "extends"}
+        assert others
+        assert all(other.model_dump(exclude=own) == base.model_dump(exclude=own) for other in others), kind
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harmofl import registry
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
 from harmofl.files import folder_name
-from harmofl.settings import Tree, flatten, read_toml
+from harmofl.settings import Tree, flatten, merge, read_toml
 
 Name = Annotated[str, Field(pattern="[A-Za-z0-9]", description="at least a letter or a digit, as it names a folder")]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -26,6 +26,10 @@ GIVEN_ELSEWHERE = {
     "data.folder": "--data",
 }
 """What settings may not say, and what says it."""
+
+
+NOT_INHERITED = ("extends", "title", "paper")
+"""What belongs to one file, as the paper's numbers do to its task."""
 
 
 class Part(BaseModel):
@@ -64,6 +68,8 @@ class Plan(Part):
     """An experiment."""
 
     title: str
+    extends: str | None = None
+    """Another file, as seen from this one's folder: what is not said here is as it says."""
     task: str
     shows: Literal["table", "convergence", "curve", "samples"] = "table"
     """`samples`: images of every site; nothing is trained."""
@@ -89,19 +95,46 @@ class Plan(Part):
 
 def read_plan(path: Path) -> Plan:
     """Read an experiment's file, or say in one line which field is wrong, and what is allowed."""
+    return _read(path, ())[1]
+
+
+def _read(path: Path, extended_by: tuple[Path, ...]) -> tuple[Tree, Plan]:
+    """Read a file over what it extends, each checked as a plan of its own; `extended_by`: the files that led here."""
     try:
-        return parse_plan(read_toml(path))
+        tree = read_toml(path)
+        if "extends" in tree:
+            base, _ = _read(_extended_file(path, tree["extends"], extended_by), (*extended_by, path.resolve()))
+            tree = _extend(base, tree)
+        return tree, parse_plan(tree)
     except UsageError as error:
         message = str(error)
         raise UsageError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
+def _extended_file(path: Path, name: object, extended_by: tuple[Path, ...]) -> Path:
+    if not isinstance(name, str):
+        raise UsageError(f"extends = {name!r}: must be the name of another experiment's file")
+    file = path.parent / name
+    if not file.is_file():
+        known = [other.name for other in path.parent.glob("*.toml") if other.name != path.name]
+        raise unknown_name("file in extends", name, known)
+    if file.resolve() in (*extended_by, path.resolve()):
+        raise UsageError(f"extends = {name!r}: the files extend one another in a circle")
+    return file
+
+
+def _extend(base: Tree, tree: Tree) -> Tree:
+    """Lay a file over the one that it extends: settings are merged, everything else is replaced."""
+    return merge({name: value for name, value in base.items() if name not in NOT_INHERITED}, tree)
+
+
 def parse_plan(tree: Tree) -> Plan:
     """Check names, then values, then what belongs together."""
     _check_fields(Plan, tree)
-    for field in ("rows", "variations"):
+    tree = tree | {"rows": _expand_rows(tree.get("rows", [])), "variations": tree.get("variations", [])}
+    for field, model in (("rows", Row), ("variations", Variation)):
         for place, part in enumerate(_tables(tree, field), start=1):
-            _check_fields(Row if field == "rows" else Variation, part, f"{field}[{place}].")
+            _check_fields(model, part, f"{field}[{place}].")
     if isinstance(tree.get("paper"), dict):
         _check_fields(Paper, tree["paper"], "paper.")
     try:
@@ -112,10 +145,18 @@ def parse_plan(tree: Tree) -> Plan:
     return plan
 
 
+def _expand_rows(rows: Any) -> Any:
+    """A row that is only a method's name becomes the method under the name that tables give it."""
+    if not isinstance(rows, list):
+        return rows
+    return [{"name": registry.methods.find(row).name, "method": row} if isinstance(row, str) else row for row in rows]
+
+
 def _tables(tree: Tree, field: str) -> list[Tree]:
-    parts = tree.get(field, [])
+    parts = tree[field]
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise UsageError(f"{field} = {parts!r}: must be tables, each begun with [[{field}]]")
+        allowed = "a list of methods and tables" if field == "rows" else "a list of tables"
+        raise UsageError(f"{field} = {parts!r}: must be {allowed}, each begun with [[{field}]] or in braces")
     return parts
 
 
@@ -132,7 +173,7 @@ def _check_whole(plan: Plan) -> None:
     if plan.shows == "samples":
         _check_trains_nothing(plan)
     elif not plan.rows:
-        raise UsageError(f"rows = []: shows = {plan.shows!r} needs at least one, begun with [[rows]]")
+        raise UsageError(f"rows = []: shows = {plan.shows!r} needs at least one, such as ['fedavg']")
     if (plan.shows == "curve") != (plan.axis is not None):
         raise UsageError(f"axis = {plan.axis!r}: a curve, and nothing else, has one, such as 'method.radius'")
     rows = [row.name for row in plan.rows]
