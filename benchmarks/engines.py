@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
-from harmofl.deployment.engines import ENGINES, find_engine
+from harmofl import registry
+from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
-from harmofl.deployment.provisioning import Address, make_federation, make_kits
+from harmofl.deployment.provisioning import make_federation, make_kits
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
 from harmofl.federation.transports import Transport
@@ -81,7 +82,7 @@ def federation(engine: str, folder: Path) -> Iterator[ServerKit]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    made = make_federation(engine, Address("localhost", port), SITES)
+    made = make_federation(engine, f"localhost:{port}", SITES)
     make_kits(made, folder / "kits", ["histology"], synthetic=True)
     kits = folder / "kits"
     echo = [sys.executable, str(Path(__file__).with_name("echo_site.py"))]
@@ -126,7 +127,7 @@ def connected(kit: ServerKit) -> Iterator[Transport]:
 
 def main() -> None:
     plain = measured("one process", in_one_process)
-    for engine in ENGINES:
+    for engine in registry.engines.names():
         try:
             find_engine(engine)
         except UsageError as error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harmofl.api import load_model as load_model
     from harmofl.api import predict as predict
     from harmofl.api import train as train
+    from harmofl.deployment.engine import Engine as Engine
     from harmofl.errors import RunError as RunError
     from harmofl.errors import UsageError as UsageError
     from harmofl.methods.harmonizers import AmplitudeNormalization as AmplitudeNormalization
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AmplitudeNormalization": "harmofl.methods.harmonizers",
+    "Engine": "harmofl.deployment.engine",
     "LossEntry": "harmofl.tasks.losses",
     "Method": "harmofl.methods.method",
     "NetworkEntry": "harmofl.models.network",

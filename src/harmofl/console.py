@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from harmofl.data.check import Check
-    from harmofl.deployment.engines import Finding
+    from harmofl.deployment.engine import Finding
     from harmofl.inference.prediction import Outcome
     from harmofl.runs.finished import FinishedRun
 

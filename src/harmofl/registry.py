@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from harmofl.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
+    from harmofl.deployment.engine import Engine
     from harmofl.methods.method import Method
     from harmofl.models.network import NetworkEntry
     from harmofl.tasks.losses import LossEntry
@@ -169,7 +170,7 @@ scores: Registry[ScoreEntry] = Registry(
         )
     },
 )
-engines: Registry[Any] = Registry(
+engines: Registry[Engine] = Registry(
     "engine",
     "harmofl.deployment.engine:Engine",
     {

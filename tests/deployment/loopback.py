@@ -17,7 +17,7 @@ def make_kits(
     folder: Path, data: Mapping[str, str], tasks: list[str], **own: object
 ) -> tuple[ServerKit, dict[str, SiteKit]]:
     """Kits without keys: `data` says for each site where its images are."""
-    federation = Federation(engine="flower", host="localhost", port=9000, sites=sorted(data))
+    federation = Federation(engine="flower", server="localhost:9000", sites=sorted(data))
     write_part(folder / "server" / FEDERATION, federation)
     for name, place in data.items():
         site = folder / "sites" / name

@@ -3,32 +3,34 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harmofl.deployment import checking, commands, engines, provisioning
-from harmofl.deployment.engines import Finding
-from harmofl.deployment.flower.provisioning import provision
+from harmofl import registry
+from harmofl.deployment.engine import Finding
 from harmofl.deployment.kits import Federation, ServerKit, SiteKit
+from harmofl.deployment.provisioning import make_federation, make_kits
 from harmofl.errors import RunError
-
-assert commands  # imported here, so that its late imports meet the patched modules
 
 SITES = ["hospital-0", "hospital-1", "hospital-2"]
 
 
 class Quiet:
-    """An engine that makes Flower's keys, remembers what it was asked for, and starts nothing."""
+    """What an engine does that makes Flower's keys, remembers what it was asked for, and starts nothing."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.findings = [Finding(True, "the engine is well")]
+        self.findings = [Finding(True, "the engine has nothing to complain about")]
         self.fails = False
+        self.runs = False
         self.away: set[str] = set()
 
     def provision(self, federation: Federation, folder: Path) -> None:
+        from harmofl.deployment.flower.provisioning import provision
+
         provision(federation, folder)
         if self.fails:
             raise RuntimeError("no")
@@ -43,32 +45,33 @@ class Quiet:
     def connect(self, kit: ServerKit) -> Iterator["Quiet"]:
         yield self
 
+    def is_running(self, kit: ServerKit) -> bool:
+        return self.runs
+
     def sites(self, minimum: int, timeout: float) -> list[str]:
         missing = [site for site in SITES if site in self.away]
         if len(SITES) - len(missing) < minimum:
             raise RunError(f"{len(SITES) - len(missing)} of {len(SITES)} sites are connected; missing: {missing}")
         return list(SITES)
 
-    def check_server(self, kit: ServerKit) -> Iterator[Finding]:
-        yield from self.findings
-
-    def check_site(self, kit: SiteKit) -> Iterator[Finding]:
-        yield from self.findings
+    def check(self, kit: ServerKit | SiteKit) -> list[Finding]:
+        return self.findings
 
 
 def quiet_engine(patch: pytest.MonkeyPatch) -> Quiet:
-    engine = Quiet()
-    for module in (provisioning, checking, engines):
-        patch.setattr(module, "find_engine", lambda name: engine)
-    return engine
+    """Let `flower` be an engine that starts nothing."""
+    quiet = Quiet()
+    own = {name: getattr(quiet, name) for name in ("provision", "serve", "join", "connect", "is_running")}
+    engine = replace(registry.engines.find("flower"), **own, check_server=quiet.check, check_site=quiet.check)
+    patch.setitem(registry.engines._entries, "flower", engine)
+    return quiet
 
 
 def make(out: Path, sites: list[str] = SITES, server: str = "localhost", **more: Any) -> Path:
     """Kits of synthetic sites."""
     more = {"tasks": ["histology"], "synthetic": True} | more
     engine = more.pop("engine", "flower")
-    federation = provisioning.make_federation(engine, provisioning.Address.of(server), sites)
-    provisioning.make_kits(federation, out, **more)
+    make_kits(make_federation(engine, server, sites), out, **more)
     return out
 
 

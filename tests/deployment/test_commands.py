@@ -10,21 +10,16 @@ from pathlib import Path
 
 import pytest
 from loopback import looped, make_kits
-from parties import SITES, Quiet, free_port, make, quiet_engine
+from parties import SITES, Quiet, free_port, make
 from rich.console import Console
 from rich.progress import Progress
 
 from folders import segmentation_folder
-from harmofl import cli
+from harmofl import cli, registry
 from harmofl.console import LiveBars
-from harmofl.deployment.engines import ENGINES, Finding
+from harmofl.deployment.engine import Finding
 from harmofl.deployment.logs import log_to_stdout
 from runs import HARMOFL, environment
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Quiet:
-    return quiet_engine(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +81,9 @@ def test_wrong_usage_is_one_line_and_leaves_nothing(
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from harmofl.deployment import engines
+    from harmofl.deployment import engine
 
-    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    monkeypatch.setattr(engine, "installed_version", lambda package: "")
     assert call(monkeypatch, *init(tmp_path / "kits")) == 2
     assert "pip install 'harmofl[flower]'" in capsys.readouterr().err
 
@@ -100,10 +95,12 @@ def test_sites_join_and_leave_and_the_operator_is_told_what_to_copy(
     assert call(monkeypatch, "deploy", "add-site", "hospital-3", "--kits", kits) == 0
     out = capsys.readouterr().out
     assert f"{kits}/sites/hospital-3: for hospital-3, and nobody else" in out
-    assert f"{kits}/server/federation.toml, {kits}/server/keys" in out
-    assert "start the server again" in out
+    assert f"{kits}/server/federation.toml, {kits}/server/keys/hospital-3.pub" in out
+    assert "restart the server" in out
     assert call(monkeypatch, "deploy", "remove-site", "hospital-3", "--kits", kits) == 0
-    assert f"{kits}/removed/hospital-3/1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{kits}/removed/hospital-3/1" in out
+    assert f"{kits}/server/federation.toml\n" in out
     assert call(monkeypatch, "deploy", "renew", "--kits", kits) == 0
     assert f"{kits}/server/tls: copy it" in capsys.readouterr().out
 
@@ -125,7 +122,7 @@ def test_a_site_is_started_once(
     from harmofl.deployment.kits import SiteKit
 
     kit = SiteKit.open(make(tmp_path / "kits") / "sites" / SITES[0])
-    with kit.in_use():
+    with kit.lock():
         assert call(monkeypatch, "deploy", "start", kit.folder) == 2
     assert "started already" in capsys.readouterr().err
 
@@ -146,9 +143,9 @@ def test_every_engines_server_is_started_once(
 
     folder = make(tmp_path / "kits") / "server"
     words = (folder / FEDERATION).read_text()
-    for name in ENGINES:
+    for name in registry.engines.names():
         (folder / FEDERATION).write_text(words.replace('"flower"', f'"{name}"'))
-        with ServerKit.open(folder).served():
+        with ServerKit.open(folder).lock():
             assert call(monkeypatch, "deploy", "start", folder) == 2
         assert "this server has been started already" in capsys.readouterr().err
 
@@ -185,7 +182,9 @@ def test_findings_are_lines_with_what_to_do(
     kits = make(tmp_path / "kits", server=f"localhost:{free_port()}")
     engine.findings = [Finding(True, "good"), Finding(True, "so so", "soon"), Finding(False, "bad", "do this")]
     assert call(monkeypatch, "deploy", "check", kits / "server") == 2
-    assert capsys.readouterr().out.splitlines()[-5:] == ["✓ good", "! so so", "    soon", "✗ bad", "    do this"]
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("✓ good")
+    assert lines[start : start + 5] == ["✓ good", "! so so", "    soon", "✗ bad", "    do this"]
     engine.findings = []
     assert call(monkeypatch, "deploy", "check", kits / "server") == 0
 

@@ -164,7 +164,7 @@ def test_sites_that_cannot_take_part_are_named_with_their_reason(tmp_path: Path)
 
 def test_two_runs_do_not_share_a_federation(tmp_path: Path) -> None:
     server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
-    with looped(sites), server.in_use(), pytest.raises(UsageError, match="another"):
+    with looped(sites), server.lock_runs(), pytest.raises(UsageError, match="another"):
         on_network(server, tmp_path / "run")
 
 

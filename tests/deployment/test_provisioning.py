@@ -12,20 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from parties import SITES, Quiet, make, quiet_engine
+from parties import SITES, Quiet, make
 
 from harmofl import __version__
-from harmofl.deployment.certificates import read_certificate
-from harmofl.deployment.checking import private_keys
 from harmofl.deployment.kits import ServerKit, SiteKit
-from harmofl.deployment.provisioning import Address, add_site, checked_tasks, parse_sites, remove_site, renew
+from harmofl.deployment.provisioning import add_site, choose_tasks, parse_sites, remove_site, renew
+from harmofl.deployment.tls.certificates import read_certificate
 from harmofl.errors import UsageError
 from harmofl.settings import read_toml, resolve
-
-
-@pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Quiet:
-    return quiet_engine(monkeypatch)
 
 
 @pytest.fixture
@@ -36,28 +30,11 @@ def kits(tmp_path: Path, engine: Quiet) -> Path:
 def test_each_party_has_a_kit_that_can_be_opened(kits: Path) -> None:
     server = ServerKit.open(kits / "server")
     assert server.federation.sites == SITES
-    assert (server.federation.host, server.federation.port) == ("localhost", 8443)
+    assert server.federation.server == "localhost:8443"
     for name in SITES:
         site = SiteKit.open(kits / "sites" / name)
         assert (site.name, site.data, site.settings.tasks) == (name, None, ["histology"])
         assert site.federation.sites == [name]  # of the others it need not know
-
-
-@pytest.mark.parametrize("name", ["flower", "nvflare"])
-def test_private_keys_lie_only_where_they_belong(tmp_path: Path, name: str) -> None:
-    kits = make(tmp_path / "kits", engine=name)
-    contents = [key for path in private_keys(kits) for key in pem_blocks(path)]
-    assert len(contents) == len(set(contents)) == 2 + len(SITES)  # authority, server, sites: each once
-    for site in SITES:
-        assert len(private_keys(kits / "sites" / site)) == 1
-    assert len(private_keys(kits / "server")) == 1
-    for path in private_keys(kits):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-
-
-def pem_blocks(path: Path) -> list[str]:
-    text = path.read_text().replace("\\n", "\n")
-    return re.findall(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END", text, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["flower", "nvflare"])
@@ -124,56 +101,25 @@ def test_names_are_checked(text: str, words: str) -> None:
         parse_sites(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("fl.example.org", "fl.example.org", 8443),
-        ("fl.example.org:443", "fl.example.org", 443),
-        ("10.0.0.1:9000", "10.0.0.1", 9000),
-        ("[fe80::1]:9000", "fe80::1", 9000),
-        ("fe80::1", "fe80::1", 8443),
-    ],
-)
-def test_the_servers_address_is_read(text: str, host: str, port: int) -> None:
-    assert Address.of(text) == Address(host, port)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "a name or an address"),
-        ("https://fl.example.org", "a name or an address"),
-        ("a b", "a name or an address"),
-        ("host:99999", "from 1 to 65535"),
-        ("host:", "from 1 to 65535"),
-        ("host:²", "from 1 to 65535"),
-        ("host\n", "a name or an address"),
-    ],
-)
-def test_an_address_that_is_none_is_refused(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        Address.of(text)
-
-
 def test_synthetic_sites_have_the_names_of_the_phantoms() -> None:
-    assert checked_tasks([], ["hospital-0"], True) == ["histology"]
-    assert checked_tasks([], ["UCL", "HK"], True) == ["prostate"]
+    assert choose_tasks([], ["hospital-0"], True) == ["histology"]
+    assert choose_tasks([], ["UCL", "HK"], True) == ["prostate"]
     with pytest.raises(UsageError, match=r"synthetic hospitals are histology: hospital-0, .*; nuclei: "):
-        checked_tasks([], ["A"], True)
+        choose_tasks([], ["A"], True)
     with pytest.raises(UsageError, match=r"--synthetic with --sites UCL: synthetic hospitals are histology: hosp"):
-        checked_tasks(["histology"], ["UCL"], True)
+        choose_tasks(["histology"], ["UCL"], True)
     with pytest.raises(UsageError, match="only histology, nuclei, prostate have"):
-        checked_tasks(["segmentation"], ["A"], True)
+        choose_tasks(["segmentation"], ["A"], True)
 
 
 def test_tasks_are_checked_and_have_a_default() -> None:
-    assert checked_tasks([], ["A"], False) == ["segmentation"]
-    assert checked_tasks(["nuclei", "nuclei"], ["A"], False) == ["nuclei"]
+    assert choose_tasks([], ["A"], False) == ["segmentation"]
+    assert choose_tasks(["nuclei", "nuclei"], ["A"], False) == ["nuclei"]
     with pytest.raises(UsageError, match="unknown task 'nucleii'; did you mean 'nuclei'"):
-        checked_tasks(["nucleii"], ["A"], False)
+        choose_tasks(["nucleii"], ["A"], False)
 
 
-def test_an_engine_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_engine_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown engine 'flwr'"):
         make(tmp_path / "kits", engine="flwr")
 

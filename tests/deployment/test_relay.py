@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.deployment.relay import MAGIC, PREFIX, Relay, RelayError, connect, listen
+from harmofl.deployment.relay import MAGIC, PREFIX, Relay, RelayError, listen, open_relay
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_a_socket_left_by_a_killed_process_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "relay.sock"
     listen(path).close()
     with pytest.raises(ConnectionRefusedError):
-        connect(path)
+        open_relay(path)
     with listen(path):
-        connect(path).close()
+        open_relay(path).close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here")
@@ -129,7 +129,7 @@ def test_a_deep_folder_is_no_obstacle(tmp_path: Path) -> None:
     path = tmp_path / ("long-name-" * 9) / ("longer-name-" * 9) / "relay.sock"
     with listen(path) as listener:
         listener.settimeout(10)
-        client = connect(path)
+        client = open_relay(path)
         server, _ = listener.accept()
         client.send({"hello": 1})
         assert Relay(server).receive() == ({"hello": 1}, b"")
@@ -139,4 +139,4 @@ def test_a_deep_folder_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_nobody_listening_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        connect(tmp_path / "relay.sock")
+        open_relay(tmp_path / "relay.sock")

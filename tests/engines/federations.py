@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from harmofl.deployment.checking import authority_of
+from harmofl import registry
 from harmofl.deployment.coordinator import Wish, coordinate
-from harmofl.deployment.engines import ENGINES, find_engine
+from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteKit, SiteSettings, write_part
-from harmofl.deployment.reaching import reach
 from runs import SITES, environment, hear_interrupts, tiny
 
 TASK = "histology"
@@ -27,17 +26,17 @@ THREE = SITES[:3]
 START = """
 import logging, sys
 from pathlib import Path
-from harmofl.deployment.engines import find_engine
+from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import SiteKit, open_kit
 logging.basicConfig(level=logging.INFO)
 kit = open_kit(Path(sys.argv[1]))
 engine = find_engine(kit.federation.engine)
-(engine.join if isinstance(kit, SiteKit) else engine.serve)(kit)
+with kit.lock():
+    (engine.join if isinstance(kit, SiteKit) else engine.serve)(kit)
 """
 RUN = """
 import json, sys
 from pathlib import Path
-from harmofl.deployment.checking import authority_of
 from harmofl.deployment.coordinator import Wish, coordinate
 from harmofl.deployment.kits import ServerKit
 wish = json.loads(sys.argv[3])
@@ -54,9 +53,7 @@ def missing(reason: str) -> None:
 
 
 def need_engine(engine: str) -> None:
-    try:
-        __import__(ENGINES[engine])
-    except ImportError:
+    if not registry.engines.find(engine).installed_version():
         missing(f"harmofl[{engine}] is not installed")
 
 
@@ -68,7 +65,7 @@ def free_port() -> int:
 
 def make_kits(folder: Path, engine: str, sites: Sequence[str] = THREE, host: str = "localhost", **own: Any) -> None:
     """Kits for a federation on this machine, with synthetic images."""
-    federation = Federation(engine=engine, host=host, port=free_port(), sites=list(sites))  # type: ignore[arg-type]
+    federation = Federation(engine=engine, server=f"{host}:{free_port()}", sites=list(sites))
     write_part(folder / "server" / FEDERATION, federation)
     for name in sites:
         write_part(folder / "sites" / name / FEDERATION, federation)
@@ -154,6 +151,10 @@ class Live:
             preexec_fn=hear_interrupts,
         )
 
+    def is_up(self) -> bool:
+        """Whether the server takes runs."""
+        return find_engine(self.kit.federation.engine).is_running(self.kit)
+
     def wait_until_connected(self, count: int, seconds: float = 60) -> None:
         """Until so many sites are there."""
         with find_engine(self.kit.federation.engine).connect(self.kit) as transport:
@@ -198,17 +199,10 @@ def live(folder: Path, engine: str, sites: Sequence[str] = THREE, start: Sequenc
     try:
         for name in ("server", *(sites if start is None else start)):
             federation.start(name)
-        wait_until(lambda: can_reach(federation.kit), "the server listens", federation.processes["server"])
+        wait_until(federation.is_up, "the server runs", federation.processes["server"])
         yield federation
     finally:
         federation.stop_all()
-
-
-def can_reach(kit: ServerKit) -> bool:
-    """Whether the server listens, and all is well with it as far as its engine can say."""
-    if not reach(kit.federation.host, kit.federation.port, authority_of(kit), seconds=5).ok:
-        return False
-    return all(finding.ok for finding in find_engine(kit.federation.engine).check_server(kit))
 
 
 def wait_until(

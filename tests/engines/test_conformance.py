@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from federations import THREE, Live, live
 
-from harmofl.deployment.engines import ENGINES
+from harmofl import registry
 from runs import differences, train
 
 METHODS = ["fedavg", "fedbn", "moon", "fedadam", "harmofl"]
@@ -14,7 +14,7 @@ FIRST = "harmofl"
 """The one that `make test` runs; `make test-engines` runs the others."""
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=registry.engines.names())
 def federation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """One start for all methods: a hospital's process stays, whatever it is asked next."""
     with live(tmp_path_factory.mktemp(request.param), request.param) as started:

@@ -12,7 +12,6 @@ from federations import THREE, Live, finished_in_spite_of_kills, live, make_kits
 from flower_sites import MISDEEDS
 from networks import own_network
 
-from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError
 from runs import differences, records, train
 
@@ -161,7 +160,7 @@ def test_a_server_that_is_killed_and_started_again_finds_its_sites_and_resumes(
 
     with pytest.raises(RunError, match="--resume"):
         federation.run(tmp_path / "there", "fedadam", rounds=4, watch=AfterRound(2, kill_and_start))
-    wait_until(lambda: reachable(federation.kit), "the server is back")
+    wait_until(lambda: federation.is_up(), "the server is back")
     federation.run(tmp_path / "there", "fedadam", rounds=4, resume=True)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
@@ -170,7 +169,7 @@ def test_a_superlink_that_dies_is_started_again(federation: Live) -> None:
     [superlink] = children(federation.processes["server"])
     subprocess.run(["kill", "-9", str(superlink)], check=True)
     wait_until(lambda: children(federation.processes["server"]) not in ([], [superlink]), "another one runs")
-    wait_until(lambda: reachable(federation.kit), "the server is back")
+    wait_until(lambda: federation.is_up(), "the server is back")
     federation.wait_until_connected(3)
 
 
@@ -190,12 +189,6 @@ def test_nothing_runs_on_after_a_stop(tmp_path: Path) -> None:
         assert federation.stop("server") == 0
         assert not any(map(runs_still, processes))
         assert not list(tmp_path.rglob("engine/secret"))
-
-
-def reachable(kit: ServerKit) -> bool:
-    from federations import can_reach
-
-    return can_reach(kit)
 
 
 def test_a_cut_network_leaves_a_site_out_until_it_is_restored(tmp_path: Path) -> None:

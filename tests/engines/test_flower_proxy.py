@@ -13,7 +13,8 @@ import pytest
 from federations import THREE, Live, free_port, make_kits, wait_until
 
 from harmofl.deployment.flower.addresses import LISTEN
-from harmofl.deployment.provisioning import FLEET, rendered
+from harmofl.deployment.flower.provisioning import proxy_rule
+from harmofl.deployment.tls.address import Address
 
 pytestmark = pytest.mark.engines
 
@@ -42,8 +43,8 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live
 def proxy(nginx: str, federation: Live, upstream: str) -> Iterator[None]:
     kit, folder = federation.kit, federation.folder / "nginx"
     folder.mkdir()
-    words = {"host": "localhost", "port": kit.federation.port, "inner_port": upstream.rpartition(":")[2]}
-    rule = rendered("nginx.conf", **words, fleet=FLEET, tls=str(kit.folder / "tls"))
+    address = Address.parse(kit.federation.server)
+    rule = proxy_rule(address, Address.parse(upstream).port, str(kit.folder / "tls"))
     paths = "".join(
         f"{kind}_temp_path {folder}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
@@ -63,7 +64,7 @@ def test_sites_work_through_the_proxy_and_nothing_else_passes(tmp_path: Path, fe
     assert "error" not in (tmp_path / "run" / "records.jsonl").read_text()
     kit = federation.kit
     context = ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))
-    with httpx.Client(verify=context, base_url=f"https://localhost:{kit.federation.port}") as client:
+    with httpx.Client(verify=context, base_url=f"https://{kit.federation.server}") as client:
         for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs", "/"):
             assert client.post(path).status_code == 404
         assert client.post("/v1/fleet/pull-messages").status_code in (400, 401, 415)

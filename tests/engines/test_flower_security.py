@@ -9,8 +9,8 @@ import httpx
 import pytest
 from federations import THREE, Live, live, make_kits, wait_until
 
-from harmofl.deployment.certificates import issue_server_certificate, make_authority, make_site_key
-from harmofl.deployment.engines import find_engine
+from harmofl.deployment.engine import find_engine
+from harmofl.deployment.tls.certificates import issue_server_certificate, make_authority, make_site_key
 from runs import records
 
 pytestmark = pytest.mark.engines
@@ -47,7 +47,7 @@ def told(federation: Live, words: str) -> None:
 def ways(federation: Live) -> tuple[httpx.Client, str]:
     kit = federation.kit
     context = ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))
-    return httpx.Client(verify=context), f"https://localhost:{kit.federation.port}"
+    return httpx.Client(verify=context), f"https://{kit.federation.server}"
 
 
 def test_a_site_whose_key_nobody_registered_is_refused(federation: Live, impostor: Path) -> None:
@@ -98,9 +98,8 @@ def test_an_expired_server_certificate_is_refused(tmp_path: Path) -> None:
 
 
 def test_plain_http_gets_no_answer(federation: Live) -> None:
-    port = federation.kit.federation.port
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"http://localhost:{port}/v1/fleet/pull-messages", timeout=5)
+        httpx.get(f"http://{federation.kit.federation.server}/v1/fleet/pull-messages", timeout=5)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ def test_a_site_reads_and_answers_only_what_is_its_own(federation: Live) -> None
     signed = NodeAuthHttpInterceptor(key, key.public_key())  # type: ignore[arg-type]
     with (
         runtime.running(superlink(kit, addresses.of_running(kit))) as mailbox,
-        FleetHttpClient.from_server_address(f"localhost:{kit.federation.port}", False, authority, [signed]) as client,
+        FleetHttpClient.from_server_address(kit.federation.server, False, authority, [signed]) as client,
     ):
         nodes = {site: mailbox.present()[key].node for site, key in site_keys(kit).items() if site != LAST}
         run = runtime.TaskIdentity.run_id

@@ -12,7 +12,7 @@ from flare_parties import MOODY, program, set_mood
 from networks import own_network
 
 from harmofl import registry
-from harmofl.deployment.engines import find_engine
+from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, SITE, SiteSettings, write_part
 from harmofl.devices import threads
 from harmofl.errors import RunError

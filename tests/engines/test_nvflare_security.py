@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from federations import Live, live, make_kits, wait_until
 from flare_parties import program
 
-from harmofl.deployment.engines import find_engine
+from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, ServerKit, write_part
 from harmofl.deployment.nvflare.checks import is_welcome
 from runs import SITES
@@ -279,7 +279,7 @@ def test_a_site_that_was_removed_is_out_at_once(federation: Live, folder: Path) 
 
 
 def is_up(federation: Live) -> bool:
-    return all(finding.what.endswith("is running") for finding in find_engine("nvflare").check_server(federation.kit))
+    return find_engine("nvflare").is_running(federation.kit)
 
 
 def test_logs_hold_no_key(federation: Live, folder: Path) -> None:

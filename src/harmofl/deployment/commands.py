@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 deploy_app = typer.Typer(
-    help="Train over a real network: each hospital on its own machine, on Flower or NVIDIA FLARE.",
+    help="Train over a real network: each hospital on its own machine, on Flower, NVIDIA FLARE or a plugin.",
     no_args_is_help=True,
 )
 
@@ -19,10 +19,12 @@ Kit = Annotated[Path, typer.Argument(help="A party's folder; the current one if 
 
 @deploy_app.command("init")
 def init(
-    engine: Annotated[Literal["flower", "nvflare"], typer.Option(help="What carries the messages.")],
+    engine: Annotated[
+        str, typer.Option(help="What carries the messages: flower, nvflare, or a plugin's.", metavar="ENGINE")
+    ],
     sites: Annotated[str, typer.Option(help="The hospitals' names, with commas between them.", metavar="A,B,C")],
     server: Annotated[
-        str, typer.Option(help="How sites reach the server: a name or an address; port 8443.", metavar="HOST[:PORT]")
+        str, typer.Option(help="How sites reach the server: a host name or an address.", metavar="HOST[:PORT]")
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder to make; it must not exist, or be empty.")],
     task: Annotated[
@@ -40,14 +42,15 @@ def init(
 
     To try it on one machine, sites such as hospital-0,hospital-1 (see `harmofl tasks`), --server localhost --synthetic
     """
-    from harmofl.deployment.provisioning import Address, make_federation, make_kits, parse_sites
+    from harmofl.deployment.provisioning import make_federation, make_kits, parse_sites
 
-    federation = make_federation(engine, Address.of(server), parse_sites(sites), name)
+    federation = make_federation(engine, server, parse_sites(sites), name)
     make_kits(federation, out, task, synthetic)
     print(f"{out / 'server'}: for the server's machine")
     for site in federation.sites:
         print(f"{out / 'sites' / site}: for {site}, and nobody else")
-    print(f"{out / 'authority'}: keep it offline")
+    if (out / "authority").exists():
+        print(f"{out / 'authority'}: keep it offline")
     print(f"What to do with them: {out / 'README.md'}")
 
 
@@ -62,9 +65,9 @@ def add_site(
     """
     from harmofl.deployment.provisioning import add_site as add
 
-    add(kits, name)
+    changed = add(kits, name)
     print(f"{kits / 'sites' / name}: for {name}, and nobody else")
-    _tell_the_server(kits)
+    _say_what_to_copy(changed)
 
 
 @deploy_app.command("remove-site")
@@ -81,7 +84,7 @@ def remove_site(
     aside = remove(kits, name)
     if aside:
         print(f"{aside}: what was here of {name}'s folder; delete it when nobody needs its models")
-    _tell_the_server(kits)
+    _say_what_to_copy([kits / "server" / "federation.toml"])
 
 
 @deploy_app.command("renew")
@@ -96,10 +99,9 @@ def renew(kits: Kits) -> None:
         print(f"{folder}: copy it to its party's folder, instead of what is there, and start that party again")
 
 
-def _tell_the_server(kits: Path) -> None:
-    changed = [path for path in (kits / "server" / "federation.toml", kits / "server" / "keys") if path.exists()]
-    print(f"Copy to the server's folder, instead of what is there: {', '.join(str(path) for path in changed)}")
-    print("Then start the server again: until then it goes on with the sites that it knew.")
+def _say_what_to_copy(changed: list[Path]) -> None:
+    print(f"Copy to the server's folder, replacing what is there: {', '.join(str(path) for path in changed)}")
+    print("Then restart the server: until then it goes on with the sites that it knew.")
 
 
 @deploy_app.command("start")
@@ -108,25 +110,9 @@ def start(context: typer.Context, folder: Kit = HERE) -> None:
 
     In a party's folder:  harmofl deploy start
     """
-    from logging import getLogger
+    from harmofl.deployment.party import start_party
 
-    from harmofl.deployment.engines import find_engine
-    from harmofl.deployment.kits import SiteKit, open_kit
-    from harmofl.deployment.logs import log_to_stdout
-
-    log_to_stdout(debug=_is_debugging(context))
-    kit = open_kit(folder)
-    engine = find_engine(kit.federation.engine)
-    getLogger(__name__).info("%s starts (%s); Ctrl-C stops it", kit.folder, kit.federation.engine)
-    if isinstance(kit, SiteKit):
-        with kit.in_use():
-            engine.join(kit)
-    else:
-        engine.serve(kit)
-
-
-def _is_debugging(context: typer.Context) -> bool:
-    return bool(context.find_root().params.get("debug"))
+    start_party(folder, debug=bool(context.find_root().params.get("debug")))
 
 
 @deploy_app.command("check")

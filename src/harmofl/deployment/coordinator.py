@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.data.classes import Classes
-from harmofl.deployment.engines import find_engine
+from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.messages import Reply, Request, as_sent
@@ -73,7 +73,7 @@ class Wish:
         where = {} if synthetic else {"data.folder": AT_THE_SITES}
         settings, method = resolve(self.task, self.method, self.preset, self.file, {**self.given, **where})
         if method.pooled:
-            raise UsageError(f"{method.name} needs all images in one place: it has no sense over a network")
+            raise UsageError(f"{method.name} needs all images in one place and is not available over a network")
         return settings.with_values("data", folder=None), method
 
 
@@ -92,7 +92,7 @@ def coordinate(
         begun_with(out)
     else:
         RunFolder(out).check_unused()
-    with kit.in_use(), find_engine(kit.federation.engine).connect(kit) as transport:
+    with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
         names = wait_for(transport, kit.federation.sites, wanted, wait, watch)
         settings, method = as_begun(wish, out) if resume else agreed(wish, wanted, transport, names)
         watch({"phase": "images", "images": settings.data.images_used})

@@ -5,8 +5,7 @@ What a hospital decides stands in its `site.toml`; nothing of it travels, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -44,6 +43,13 @@ def check_window(ends: list[float]) -> list[float]:
     return ends
 
 
+def check_printable(text: str) -> str:
+    """Raise an error for text that would break a line of a file or a terminal."""
+    if not text or not text.isprintable():
+        raise ValueError("some printable text")
+    return text
+
+
 class Part(BaseModel):
     """Settings of a party: frozen, and strict about names."""
 
@@ -58,9 +64,8 @@ class Federation(Part):
     """What all parties know: who they are and where the server is."""
 
     name: Name = "federation"
-    engine: Literal["flower", "nvflare"]
-    host: str = Field(pattern=r"^[A-Za-z0-9.:_-]+$", description="the server's name or address, as sites reach it")
-    port: Annotated[int, Field(ge=1, le=65535)] = 8443
+    engine: str
+    server: Annotated[str, AfterValidator(check_printable)] = Field(description="how sites reach the server")
     sites: list[Name] = Field(min_length=1)
     version: str = Field("", description="the harmofl that made the kits")
 
@@ -89,6 +94,13 @@ class SiteSettings(Part):
     largest_message_mb: Megabytes = Field(2048, description="larger messages are refused")
 
 
+class Kits(Part):
+    """How a federation's sites are set up, for those that join later."""
+
+    tasks: Annotated[list[str], AfterValidator(check_tasks)] = Field(min_length=1)
+    synthetic: bool = False
+
+
 @dataclass(frozen=True)
 class ServerKit:
     """The server's folder."""
@@ -101,19 +113,22 @@ class ServerKit:
         """Read it, or say what is wrong with it."""
         return cls(folder.resolve(), read_federation(folder))
 
-    @contextmanager
-    def served(self) -> Iterator[None]:
-        """One server at a time: a second one would take the first one's port or socket away."""
-        with claimed(self.folder / ".server.lock", f"{self.folder}: this server has been started already"):
-            yield
+    def lock(self) -> AbstractContextManager[None]:
+        """Allow one server at a time: a second one would take the first one's port or socket away."""
+        return claimed(self.folder / ".server.lock", f"{self.folder}: this server has been started already")
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """One run at a time: a second one would take the first one's sites away."""
-        with claimed(
-            self.folder / ".run.lock", f"{self.folder}: another `harmofl deploy run` is using this federation"
-        ):
-            yield
+    def lock_runs(self) -> AbstractContextManager[None]:
+        """Allow one run at a time: a second one would take the first one's sites away."""
+        busy = f"{self.folder}: another `harmofl deploy run` is using this federation"
+        return claimed(self.folder / ".run.lock", busy)
+
+    def is_started(self) -> bool:
+        """Whether `harmofl deploy start` runs in this folder."""
+        try:
+            with self.lock():
+                return False
+        except UsageError:
+            return True
 
 
 @dataclass(frozen=True)
@@ -159,11 +174,9 @@ class SiteKit:
     def _place(self, path: str) -> Path:
         return self.folder / Path(path).expanduser()
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """One process at a time answers for a site."""
-        with claimed(self.folder / ".site.lock", f"{self.folder}: this site has been started already"):
-            yield
+    def lock(self) -> AbstractContextManager[None]:
+        """Allow one process at a time to answer for a site."""
+        return claimed(self.folder / ".site.lock", f"{self.folder}: this site has been started already")
 
 
 def is_site(folder: Path) -> bool:

@@ -75,7 +75,7 @@ class Relay:
         self._socket.close()
 
 
-def connect(path: Path, largest: int = LARGEST_BODY) -> Relay:
+def open_relay(path: Path, largest: int = LARGEST_BODY) -> Relay:
     """Open the other process's socket; OSError if nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

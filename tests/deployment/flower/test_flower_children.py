@@ -7,11 +7,12 @@ import pytest
 from harmofl.deployment.flower import addresses, children
 from harmofl.deployment.flower.children import Child, environment
 from harmofl.deployment.kits import Federation, ServerKit
+from harmofl.deployment.tls.address import Address
 from harmofl.errors import RunError, UsageError
 
 
-def federation(host: str = "server.example", port: int = 8443) -> Federation:
-    return Federation(engine="flower", host=host, port=port, sites=["A"])
+def federation() -> Federation:
+    return Federation(engine="flower", server="server.example:8443", sites=["A"])
 
 
 def test_flower_tells_nobody_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,12 +37,10 @@ def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert addresses.of_server(federation()) == "server.example:8443"
-    assert addresses.of_server(federation("fd00::1")) == "[fd00::1]:8443"
-    assert addresses.listening(federation()) == ("0.0.0.0", 8443)
-    assert addresses.on_this_machine("0.0.0.0", 8443) == "127.0.0.1:8443"
+    assert addresses.listening(federation()) == Address("0.0.0.0", 8443)
+    assert addresses.on_this_machine(Address("0.0.0.0", 8443)) == "127.0.0.1:8443"
     monkeypatch.setenv(addresses.LISTEN, "127.0.0.1:9000")
-    assert addresses.listening(federation()) == ("127.0.0.1", 9000)
+    assert addresses.listening(federation()) == Address("127.0.0.1", 9000)
     monkeypatch.setenv(addresses.LISTEN, "9000")
     with pytest.raises(UsageError, match="HOST:PORT"):
         addresses.listening(federation())

@@ -18,7 +18,7 @@ from harmofl.deployment.kits import Federation, SiteKit, SiteSettings
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Any]:
-    federation = Federation(engine="flower", host="localhost", port=1, sites=["A"])
+    federation = Federation(engine="flower", server="localhost:1", sites=["A"])
     node: Any = Node(SiteKit(tmp_path, federation, SiteSettings(name="A", data="synthetic", tasks=["nuclei"])))
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         node._child = SimpleNamespace(process=process)

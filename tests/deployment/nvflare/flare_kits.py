@@ -8,7 +8,7 @@ SITES = ["A", "B.1"]
 
 
 def federation(sites: list[str], port: int = 9002, host: str = "127.0.0.1") -> Federation:
-    return Federation(engine="nvflare", host=host, port=port, sites=sites)
+    return Federation(engine="nvflare", server=f"{host}:{port}", sites=sites)
 
 
 def write_kits(folder: Path, known: Federation) -> None:

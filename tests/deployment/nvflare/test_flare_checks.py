@@ -9,10 +9,11 @@ pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 
 from flare_kits import federation, write_kits
 
-from harmofl.deployment.kits import ServerKit, SiteKit
-from harmofl.deployment.nvflare.checks import check_server, check_site
-from harmofl.deployment.nvflare.names import relay_socket
+from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.nvflare.checks import is_running, is_welcome
+from harmofl.deployment.nvflare.names import relay_socket, workspace
 from harmofl.deployment.relay import listen
+from harmofl.deployment.tls.address import Address
 
 
 @pytest.fixture
@@ -24,27 +25,12 @@ def server(tmp_path: Path) -> ServerKit:
     return ServerKit.open(tmp_path / "server")
 
 
-def test_a_server_that_is_not_started_is_no_mistake(server: ServerKit) -> None:
-    (finding,) = check_server(server)
-    assert finding.ok
-    assert "not started" in finding.what
-
-
-def test_a_server_that_runs_is_said_to(server: ServerKit) -> None:
+def test_a_server_runs_when_it_takes_runs(server: ServerKit) -> None:
+    assert not is_running(server)
     with listen(relay_socket(server.folder)):
-        (finding,) = check_server(server)
-    assert finding.ok
-    assert "is running" in finding.what
-
-
-def test_another_programs_port_is_found(server: ServerKit) -> None:
-    with socket.create_server(("127.0.0.1", server.federation.port)):
-        (finding,) = check_server(server)
-    assert not finding.ok
-    assert "taken" in finding.what
+        assert is_running(server)
 
 
 def test_a_site_without_a_certificate_is_not_welcome(server: ServerKit) -> None:
-    (finding,) = check_site(SiteKit.open(server.folder.parent / "sites" / "A"))
-    assert not finding.ok
-    assert "renew" in finding.hint
+    address = Address.parse(server.federation.server)
+    assert not is_welcome(address, workspace(server.folder.parent / "sites" / "A") / "startup")

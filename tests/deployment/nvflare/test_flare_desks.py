@@ -17,7 +17,7 @@ from flare_kits import federation, write_kits
 from harmofl.deployment.nvflare.runtime import Heard, Presence
 from harmofl.deployment.nvflare.server import Desk, Hospitals, Members, StillThere
 from harmofl.deployment.nvflare.site import Line
-from harmofl.deployment.relay import Relay, connect, listen
+from harmofl.deployment.relay import Relay, listen, open_relay
 from harmofl.federation.messages import decode_reply
 
 
@@ -63,7 +63,7 @@ def serve(desk: Desk) -> None:
 
 
 def visit(path: Path) -> Relay:
-    relay = connect(path)
+    relay = open_relay(path)
     relay._socket.settimeout(20)
     assert relay.receive() == ({"ready": True}, b"")
     return relay
@@ -109,7 +109,7 @@ def test_what_no_run_says_ends_the_connection(path: Path, said: dict[str, object
 
 
 def test_a_second_run_is_refused(path: Path) -> None:
-    run, second = visit(path), connect(path)
+    run, second = visit(path), open_relay(path)
     second._socket.settimeout(20)
     assert "another run" in second.receive()[0]["error"]
     run.close()

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 
 from harmofl.deployment.nvflare import transport as transport_module
-from harmofl.deployment.nvflare.transport import RelayTransport, alike, connected
+from harmofl.deployment.nvflare.transport import RelayTransport, alike, connect
 from harmofl.deployment.relay import Relay
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, decode_request, encode
@@ -194,5 +194,5 @@ def test_equal_requests_travel_once() -> None:
 
 
 def test_no_server_is_a_clear_error(tmp_path: Any) -> None:
-    with pytest.raises(RunError, match="harmofl deploy start"), connected(tmp_path, SITES):
+    with pytest.raises(RunError, match="harmofl deploy start"), connect(tmp_path, SITES):
         pass

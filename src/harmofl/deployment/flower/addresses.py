@@ -6,6 +6,7 @@ import os
 import time
 
 from harmofl.deployment.kits import Federation, ServerKit
+from harmofl.deployment.tls.address import Address
 from harmofl.errors import RunError, UsageError
 
 LISTEN = "HARMOFL_LISTEN"
@@ -13,28 +14,21 @@ LISTEN = "HARMOFL_LISTEN"
 EVERYWHERE = "0.0.0.0"
 
 
-def joined(host: str, port: int | str) -> str:
-    """As in an address of the web."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def of_server(federation: Federation) -> str:
-    """As sites reach it."""
-    return joined(federation.host, federation.port)
-
-
-def listening(federation: Federation) -> tuple[str, int]:
+def listening(federation: Federation) -> Address:
     """Where the SuperLink is to listen."""
-    wanted = os.environ.get(LISTEN) or joined(EVERYWHERE, federation.port)
+    wanted = os.environ.get(LISTEN)
+    if not wanted:
+        return Address(EVERYWHERE, Address.parse(federation.server).port)
     host, _, port = wanted.rpartition(":")
     if not (host and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"{LISTEN} = {wanted!r}: must be HOST:PORT")
-    return host.strip("[]"), int(port)
+    return Address(host.strip("[]"), int(port))
 
 
-def on_this_machine(host: str, port: int) -> str:
+def on_this_machine(address: Address) -> str:
     """How to reach what listens there, from here."""
-    return joined({EVERYWHERE: "127.0.0.1", "::": "::1"}.get(host, host), port)
+    host = {EVERYWHERE: "127.0.0.1", "::": "::1"}.get(address.host, address.host)
+    return str(Address(host, address.port))
 
 
 def of_running(kit: ServerKit, patience: float = 0.0) -> str:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import httpx
 
-from harmofl.deployment.engines import Finding
+from harmofl.deployment.engine import Finding
 from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import settle_in
 from harmofl.deployment.flower.server import is_up, site_key, superlink
 from harmofl.deployment.kits import ServerKit, SiteKit
+from harmofl.deployment.tls.checks import Credentials, check_credentials, check_port, check_way
 from harmofl.errors import RunError, UsageError
 
 SECONDS = 5.0
@@ -22,15 +23,26 @@ BEHIND, AHEAD = 300, 5
 """Seconds by which a site's clock may differ: Flower refuses older and later signatures."""
 
 
+AUTHORITY = "tls/ca.crt"
+
+
 def check_server(kit: ServerKit) -> Iterator[Finding]:
-    """Whom the server would let in, and whether it runs."""
+    """Whether the server could listen, and whom it would let in."""
+    own = Credentials(key="tls/server.key", authority=AUTHORITY)
+    yield from check_credentials(kit.folder, own)
+    yield check_port(kit, own)
     for site in sorted(kit.federation.sites):
         yield public_key(kit.folder / "keys" / f"{site}.pub", site)
-    yield running(kit)
 
 
 def check_site(kit: SiteKit) -> Iterator[Finding]:
-    """Whether the server, which can be reached, lets this site in."""
+    """Whether the server can be reached, and lets this site in."""
+    own = Credentials(key=f"keys/{kit.name}", authority=AUTHORITY)
+    yield from check_credentials(kit.folder, own)
+    way = check_way(kit, own)
+    yield way
+    if not way.ok:
+        return
     settle_in()
     time = clock(kit)
     yield time
@@ -47,20 +59,19 @@ def public_key(path: Path, site: str) -> Finding:
     return Finding(True, f"{site} is registered by its key")
 
 
-def running(kit: ServerKit) -> Finding:
-    """Whether the SuperLink of this kit runs; that it does not yet is no mistake."""
+def is_running(kit: ServerKit) -> bool:
+    """Whether the SuperLink of this kit answers."""
     settle_in()
     try:
-        up = is_up(superlink(kit, addresses.of_running(kit)))
+        return is_up(superlink(kit, addresses.of_running(kit)))
     except RunError:
-        up = False
-    return Finding(True, "Flower's SuperLink is running" if up else "Flower's SuperLink is not started yet")
+        return False
 
 
 def clock(kit: SiteKit) -> Finding:
     """Whether this machine's clock agrees with the server's, as signatures carry the time."""
     with httpx.Client(verify=ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))) as client:
-        answer = client.get(f"https://{addresses.of_server(kit.federation)}/", timeout=SECONDS)
+        answer = client.get(f"https://{kit.federation.server}/", timeout=SECONDS)
     try:
         ahead = (datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])).total_seconds()
     except (KeyError, ValueError):
@@ -74,9 +85,9 @@ def clock(kit: SiteKit) -> Finding:
 def welcome(kit: SiteKit) -> Finding:
     """Whether the server knows this site's key; a site that runs has been let in or says so in its log."""
     try:
-        with kit.in_use():
+        with kit.lock():
             runtime.introduce(
-                addresses.of_server(kit.federation),
+                kit.federation.server,
                 (kit.folder / "tls" / "ca.crt").read_bytes(),
                 (kit.folder / "keys" / kit.name).read_bytes(),
             )

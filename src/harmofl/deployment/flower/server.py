@@ -13,6 +13,7 @@ from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import Child, settle_in
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.processes import Pauses, stoppable
+from harmofl.deployment.tls.address import Address
 from harmofl.errors import RunError, UsageError
 from harmofl.files import PRIVATE, write_whole
 
@@ -26,23 +27,22 @@ def serve(kit: ServerKit) -> None:
     settle_in()
     engine = kit.folder / "engine"
     engine.mkdir(parents=True, exist_ok=True)
-    with kit.served():
-        write_whole(engine / "secret", secrets.token_bytes(32), PRIVATE)  # new each time: nobody needs the old one
-        try:
-            with stoppable():
-                keep_up(kit, engine / "secret")
-        finally:
-            for name in ("address", "secret"):
-                (engine / name).unlink(missing_ok=True)
+    write_whole(engine / "secret", secrets.token_bytes(32), PRIVATE)  # new each time: nobody needs the old one
+    try:
+        with stoppable():
+            keep_up(kit, engine / "secret")
+    finally:
+        for name in ("address", "secret"):
+            (engine / name).unlink(missing_ok=True)
 
 
 def keep_up(kit: ServerKit, secret: Path) -> None:
     """One SuperLink after the other."""
-    host, port = addresses.listening(kit.federation)
-    here, keys, pauses = addresses.on_this_machine(host, port), site_keys(kit), Pauses()
+    address = addresses.listening(kit.federation)
+    here, keys, pauses = addresses.on_this_machine(address), site_keys(kit), Pauses()
     while True:
         started = time.monotonic()
-        run_once(kit, arguments(kit, secret, host, port), here, keys)
+        run_once(kit, arguments(kit, secret, address), here, keys)
         time.sleep(pauses.next(time.monotonic() - started))
 
 
@@ -54,7 +54,7 @@ def run_once(kit: ServerKit, arguments: list[str], here: str, keys: dict[str, by
         wait_until_up(child, superlink(kit, here))
         runtime.register(superlink(kit, here), keys)
         write_whole(engine / "address", here + "\n")
-        logger.info("listening at %s for %s", addresses.of_server(kit.federation), ", ".join(keys))
+        logger.info("listening at %s for %s", kit.federation.server, ", ".join(keys))
         child.process.wait()
         logger.warning("Flower's SuperLink ended and is started again: %s", child.last_words())
     finally:
@@ -88,7 +88,7 @@ def superlink(kit: ServerKit, address: str) -> runtime.Superlink:
     return runtime.Superlink(address, authority, secret)
 
 
-def arguments(kit: ServerKit, secret: Path, host: str, port: int) -> list[str]:
+def arguments(kit: ServerKit, secret: Path, address: Address) -> list[str]:
     """Ours, then Flower's. All is kept in memory: no site's update is written to the server's disk."""
     tls = kit.folder / "tls"
     return [
@@ -96,7 +96,7 @@ def arguments(kit: ServerKit, secret: Path, host: str, port: int) -> list[str]:
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--ssl-ca-certfile", str(tls / "ca.crt")),
         *("--ssl-certfile", str(tls / "server.crt"), "--ssl-keyfile", str(tls / "server.key")),
-        *("--host", host, "--port", str(port)),
+        *("--host", address.host, "--port", str(address.port)),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
     ]

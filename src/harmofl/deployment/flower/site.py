@@ -9,7 +9,7 @@ import time
 
 import httpx
 
-from harmofl.deployment.flower import addresses, runtime
+from harmofl.deployment.flower import runtime
 from harmofl.deployment.flower.children import Child, free_port, settle_in
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.processes import Pauses, stoppable
@@ -48,7 +48,7 @@ class Node:
     def start(self) -> None:
         """Start it, in the background."""
         self._engine.mkdir(parents=True, exist_ok=True)
-        logger.info("%s: looking for the server at %s", self._kit.name, addresses.of_server(self._kit.federation))
+        logger.info("%s: looking for the server at %s", self._kit.name, self._kit.federation.server)
         self._keeper.start()
 
     def stop(self) -> None:
@@ -113,7 +113,7 @@ class Node:
         return [
             *("--isolation", "process", "--superexec-auth-secret-file", str(self._engine / "secret")),
             *("--host", "127.0.0.1", "--port", str(port)),
-            *("--superlink", addresses.of_server(kit.federation)),
+            *("--superlink", kit.federation.server),
             *("--root-certificates", str(kit.folder / "tls" / "ca.crt")),
             *("--auth-supernode-private-key", str(kit.folder / "keys" / kit.name)),
         ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from harmofl.deployment.engines import LARGEST_REPLY, NOT_CONNECTED, TOO_LATE, wait_for_sites
+from harmofl.deployment.engine import LARGEST_REPLY, NOT_CONNECTED, TOO_LATE, wait_for_sites
 from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import settle_in
 from harmofl.deployment.flower.server import is_up, site_keys, superlink
@@ -33,7 +33,7 @@ LOST = "the server (Flower's SuperLink) is gone or was restarted: start it if ne
 
 
 @contextmanager
-def connected(kit: ServerKit) -> Iterator[FlowerTransport]:
+def connect(kit: ServerKit) -> Iterator[FlowerTransport]:
     """Reach the sites for as long as a run lasts."""
     settle_in()
     server = superlink(kit, addresses.of_running(kit, JUST_STARTED))

@@ -20,7 +20,8 @@ from nvflare.lighter.provisioner import Provisioner
 from harmofl.deployment.kits import Federation
 from harmofl.deployment.logs import LINE
 from harmofl.deployment.nvflare.names import ENGINE, ORGANIZATION, SERVER, client_name
-from harmofl.errors import RunError, UsageError
+from harmofl.deployment.tls.address import Address
+from harmofl.errors import RunError
 from harmofl.files import PRIVATE, write_whole
 
 AUTHORITY_DAYS = 3650
@@ -46,7 +47,6 @@ COMMUNICATION: Mapping[str, Any] = {
 
 def provision(federation: Federation, folder: Path) -> None:
     """Add FLARE's part to the kits of those who have none yet; the others' stay as they are."""
-    refuse_unsuitable(federation)
     authority = folder / "authority" / "nvflare"
     new_sites = [site for site in federation.sites if not (folder / "sites" / site / ENGINE).exists()]
     if not new_sites and (folder / "server" / ENGINE).exists():
@@ -60,16 +60,11 @@ def provision(federation: Federation, folder: Path) -> None:
             place(made / client_name(site), folder / "sites" / site / ENGINE, site_resources())
 
 
-def refuse_unsuitable(federation: Federation) -> None:
-    """FLARE takes a host apart at its colons."""
-    if ":" in federation.host:
-        raise UsageError(f"host = {federation.host!r}: NVIDIA FLARE needs a name or an IPv4 address")
-
-
 def provisioned(federation: Federation, sites: list[str], authority: Path, scratch: Path) -> Path:
     """Let FLARE make the kits of the server and of some sites, signed by the federation's own authority."""
     project = Project(federation.name, "harmofl federation")
-    props = {"fed_learn_port": federation.port, "admin_port": federation.port, "default_host": federation.host}
+    address = Address.parse(federation.server)
+    props = {"fed_learn_port": address.port, "admin_port": address.port, "default_host": address.host}
     project.set_server(SERVER, ORGANIZATION, props)
     for site in sites:
         project.add_client(client_name(site), ORGANIZATION, {})
@@ -92,7 +87,7 @@ def provisioned(federation: Federation, sites: list[str], authority: Path, scrat
 def listen_as_reached(path: Path, federation: Federation) -> None:
     """A server that sites reach on the loopback listens on nothing else."""
     configuration = json.loads(path.read_text(encoding="utf-8"))
-    configuration["servers"][0]["service"]["target"] = f"{federation.host}:{federation.port}"
+    configuration["servers"][0]["service"]["target"] = federation.server
     path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 
-from harmofl.deployment.engines import NOT_CONNECTED
+from harmofl.deployment.engine import NOT_CONNECTED
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import runtime
 from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, relay_socket

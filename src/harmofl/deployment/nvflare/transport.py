@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harmofl.deployment.engines import LARGEST_REPLY, TOO_LATE, wait_for_sites
+from harmofl.deployment.engine import LARGEST_REPLY, TOO_LATE, wait_for_sites
 from harmofl.deployment.nvflare.names import relay_socket
-from harmofl.deployment.relay import Relay, RelayError, connect
+from harmofl.deployment.relay import Relay, RelayError, open_relay
 from harmofl.deployment.replies import reply_of
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
@@ -135,10 +135,10 @@ def failures(waiting: Mapping[int, set[str]], reason: str) -> Iterator[Reply]:
 
 
 @contextmanager
-def connected(kit: Path, sites: Sequence[str]) -> Iterator[RelayTransport]:
+def connect(kit: Path, sites: Sequence[str]) -> Iterator[RelayTransport]:
     """The transport for as long as a run lasts."""
     try:
-        relay = connect(relay_socket(kit))
+        relay = open_relay(relay_socket(kit))
         greeting, _ = relay.receive()
     except (OSError, EOFError, RelayError):
         raise RunError("NVIDIA FLARE's server is not running here: `harmofl deploy start` starts it") from None

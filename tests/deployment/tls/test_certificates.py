@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from harmofl.deployment import certificates
-from harmofl.deployment.certificates import (
+from harmofl.deployment.tls import certificates
+from harmofl.deployment.tls.certificates import (
     authority_of,
     issue_server_certificate,
     make_authority,

@@ -7,7 +7,8 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
-from harmofl.deployment.engines import Finding
+from harmofl.deployment.engine import Finding
+from harmofl.deployment.tls.address import Address
 
 SECONDS = 10.0
 EXPIRED, NOT_YET = 10, 9
@@ -17,22 +18,22 @@ TELLING = (ConnectionRefusedError, TimeoutError, OSError)
 """Failures of a connection, those first that came nearest to the server."""
 
 
-def reach(host: str, port: int, authority: Path, at: str = "", seconds: float = SECONDS) -> Finding:
+def reach(server: Address, authority: Path, at: str = "", seconds: float = SECONDS) -> Finding:
     """Look up the name, connect, and check that the server is the federation's; `at`: connect there instead."""
-    where = f"{host}:{port}"
+    host, where = server.host, str(server)
     try:
-        addresses = socket.getaddrinfo(at or host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(at or host, server.port, type=socket.SOCK_STREAM)
     except (socket.gaierror, UnicodeError) as error:
         hint = f"is the name right, and does this machine's DNS know it? `getent hosts {host}` tries the same"
         return Finding(False, f"{host} has no address ({getattr(error, 'strerror', None) or error})", hint)
-    connection = connected(where, [str(address[4][0]) for address in addresses], port, seconds)
+    connection = connect(where, [str(address[4][0]) for address in addresses], server.port, seconds)
     if isinstance(connection, Finding):
         return connection
     with connection:
-        return greeted(where, host, connection, authority)
+        return shake_hands(where, host, connection, authority)
 
 
-def connected(where: str, addresses: Sequence[str], port: int, seconds: float) -> socket.socket | Finding:
+def connect(where: str, addresses: Sequence[str], port: int, seconds: float) -> socket.socket | Finding:
     """A connection to the first address that takes one, or why there is none."""
     failures: list[tuple[str, OSError]] = []
     for address in dict.fromkeys(addresses):
@@ -42,7 +43,7 @@ def connected(where: str, addresses: Sequence[str], port: int, seconds: float) -
             failures.append((address, error))
     address, reason = min(failures, key=lambda failure: how_far(failure[1]))
     if isinstance(reason, ConnectionRefusedError):
-        hint = "start the server, or correct the port in federation.toml"
+        hint = "start the server, or correct `server` in federation.toml"
         return Finding(False, f"{where}: nothing listens there (connection refused by {address})", hint)
     if isinstance(reason, TimeoutError):
         hint = "a firewall swallows the connection: let this machine out to that port, and in at the server"
@@ -56,7 +57,7 @@ def how_far(error: OSError) -> int:
     return next(place for place, kind in enumerate(TELLING) if isinstance(error, kind))
 
 
-def greeted(where: str, host: str, connection: socket.socket, authority: Path) -> Finding:
+def shake_hands(where: str, host: str, connection: socket.socket, authority: Path) -> Finding:
     """Whether who answers is the federation's server."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
@@ -66,7 +67,7 @@ def greeted(where: str, host: str, connection: socket.socket, authority: Path) -
         with context.wrap_socket(connection, server_hostname=host):
             return Finding(True, f"{where} can be reached and is the federation's server")
     except ssl.SSLCertVerificationError as error:
-        return refused(where, host, error)
+        return explain_refusal(where, host, error)
     except TimeoutError:
         what = f"{where}: something listens there but does not answer with TLS"
         return Finding(False, what, "another program has that port, or a proxy is in between")
@@ -76,7 +77,7 @@ def greeted(where: str, host: str, connection: socket.socket, authority: Path) -
         return Finding(False, what, "another program has that port, or a proxy is in between")
 
 
-def refused(where: str, host: str, error: ssl.SSLCertVerificationError) -> Finding:
+def explain_refusal(where: str, host: str, error: ssl.SSLCertVerificationError) -> Finding:
     """Why the server's certificate is not good enough."""
     code = error.verify_code
     if code == EXPIRED:
@@ -84,7 +85,7 @@ def refused(where: str, host: str, error: ssl.SSLCertVerificationError) -> Findi
     if code == NOT_YET:
         return Finding(False, f"{where}: the server's certificate is not valid yet", "check this machine's clock")
     if code in OTHER_NAME:
-        hint = "use the name that the federation was made with (`host` in federation.toml)"
+        hint = "use the name that the federation was made with (`server` in federation.toml)"
         return Finding(False, f"{where}: the server's certificate is not for {host}", hint)
     what = f"{where}: the server's certificate is not signed by this federation's authority ({error.verify_message})"
     return Finding(False, what, "do not go on: it is another server, or someone in between pretends to be it")

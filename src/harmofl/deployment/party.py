@@ -1,0 +1,25 @@
+"""Starts a party of a federation, whichever it is."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from harmofl.deployment.engine import find_engine
+from harmofl.deployment.kits import SiteKit, open_kit
+from harmofl.deployment.logs import log_to_stdout
+
+logger = logging.getLogger(__name__)
+
+
+def start_party(folder: Path, debug: bool = False) -> None:
+    """Run the server or the site whose kit this is, until it is stopped."""
+    log_to_stdout(debug)
+    kit = open_kit(folder)
+    engine = find_engine(kit.federation.engine)
+    logger.info("%s starts (%s); Ctrl-C stops it", kit.folder, engine.title)
+    with kit.lock():
+        if isinstance(kit, SiteKit):
+            engine.join(kit)
+        else:
+            engine.serve(kit)
