@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import warnings
@@ -36,6 +37,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a l
 
 def main() -> None:
     """Run a command; every expected problem is one line on stderr and an exit code."""
+    replace_unknown_characters()
     try:
         app()
     except UsageError as error:
@@ -46,6 +48,13 @@ def main() -> None:
         _fail(error, str(error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def replace_unknown_characters() -> None:
+    """Print a question mark for what the terminal's encoding cannot show, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _fail(error: Exception, words: str, code: int) -> None:

@@ -7,16 +7,18 @@ import os
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from harmofl.errors import UsageError
 
@@ -36,9 +38,21 @@ WIDE = 200
 """Characters in a line of a file or a pipe, where tables need not break."""
 
 
+NARROW = 80
+"""Characters in a line of a terminal, below which names may break too."""
+
+
 def console() -> Console:
     """For what is printed once: as wide as the terminal, if it is one."""
     return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=WIDE)
+
+
+def make_table(*headings: str, whole: Collection[str] = (), **options: Any) -> Table:
+    """A table whose cells fold and are never cut; `whole`: columns of names that stay unbroken where there is room."""
+    table = Table(**options)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading in whole and console().width >= NARROW)
+    return table
 
 
 @contextmanager
@@ -227,11 +241,12 @@ def together(*watches: Watch) -> Watch:
 
 def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     """The scores of one run, and where everything is."""
-    table = Table(title=f"{summary['title']} on {summary['task']}: test {summary['metric_name']} (%)")
-    scores = {name: value for name, value in summary["test"].items() if name != "std"}
-    for name in scores:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{100 * value:.2f}" for value in scores.values()))
+    table = make_table("site", "", title=f"{summary['title']} on {summary['task']}: test {summary['metric_name']} (%)")
+    for name, value in summary["test"].items():
+        if name not in ("average", "std"):
+            table.add_row(Text(name), f"{100 * value:.2f}")
+    table.add_section()
+    table.add_row("average", f"{100 * summary['test']['average']:.2f}")
     shown = console()
     shown.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
@@ -259,10 +274,10 @@ def show_table(runs: Sequence[FinishedRun]) -> None:
 def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> None:
     """Every metric, one row per site and one for their average."""
     names = list(dict.fromkeys(name for values in scores.values() for name in values if name != "images"))
-    table = Table("site", "images", *(metric_name if name == "metric" else name for name in names))
+    table = make_table("site", "images", *(metric_name if name == "metric" else name for name in names))
     for site, values in scores.items():
         found = (f"{values[name]:.4f}" if name in values else "–" for name in names)
-        table.add_row(site, f"{values['images']:.0f}", *found)
+        table.add_row(Text(site), f"{values['images']:.0f}", *found)
     table.add_section()
     columns = ([values[name] for values in scores.values() if name in values] for name in names)
     table.add_row("average", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
@@ -329,15 +344,14 @@ def show_methods() -> None:
     """Every method with its paper, idea, settings and defaults."""
     from harmofl import registry
 
-    table = Table(show_lines=True)
-    for heading in ("--method", "idea", "settings", "is FedAvg at"):
-        table.add_column(heading)
+    table = make_table("--method", "idea", "settings", whole=["--method"], show_lines=True)
     for method in registry.methods:
         own = {f"method.{name}": value for name, value in method.settings.items()}
         values = own | dict(method.defaults) | dict(method.requires)
         settings = "\n".join(f"{name} = {value!r}" for name, value in values.items())
-        paper = f"\n[dim]{method.paper}[/dim]" if method.paper else ""
-        table.add_row(f"[bold]{method.key}[/bold]", method.idea + paper, settings, method.limit)
+        limit = f"FedAvg at: {method.limit}" if method.limit else ""
+        idea = Text("\n".join(filter(None, (method.idea, limit)))).append(f"\n{method.paper}", "dim")
+        table.add_row(Text(method.key, "bold"), idea, Text(settings))
     console().print(table)
 
 
@@ -346,13 +360,12 @@ def show_tasks() -> None:
     from harmofl import registry
 
     shown = console()
-    table = Table(show_lines=True)
-    for heading in ("--task", "what", "score", "synthetic sites", "with --data"):
-        table.add_column(heading)
+    named = ("--task", "score", "synthetic sites")
+    table = make_table("--task", "what", "score", "synthetic sites", "with --data", whole=named, show_lines=True)
     for name in registry.tasks.names():
         task = registry.tasks.find(name)
-        synthetic = ", ".join(task.phantom.sites) if task.phantom else "none"
-        table.add_row(f"[bold]{name}[/bold]", task.title, task.main_score, synthetic, task.about_data)
+        synthetic = "\n".join(task.phantom.sites) if task.phantom else "none"
+        table.add_row(Text(name, "bold"), task.title, task.main_score, Text(synthetic), Text(task.about_data))
     shown.print(table)
     for name in registry.tasks.names():
         shown.print(_presets_of(name))
@@ -364,21 +377,31 @@ def _presets_of(name: str) -> Table:
     from harmofl.settings import flatten
 
     presets = {preset: flatten(dict(values)) for preset, values in registry.tasks.find(name).presets.items()}
-    table = Table("setting", title=f"What the presets of {name} set")
-    for preset in presets:
-        table.add_column(preset, justify="right")
-    for setting in dict.fromkeys(key for values in presets.values() for key in values):
-        section, _, rest = setting.partition(".")
-        method, _, own = rest.partition(".")
-        shown = f"{section}.{own} ({method} only)" if method in registry.methods else setting
-        table.add_row(shown, *(str(values.get(setting, "")) for values in presets.values()))
+    settings = dict.fromkeys(key for values in presets.values() for key in values)
+    title, tight = f"What the presets of {name} set", {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    table = make_table("setting", *presets, whole=["setting"], title=title, **tight)
+    for setting in settings:
+        table.add_row(_condition(setting), *(str(values.get(setting, "")) for values in presets.values()))
     return table
+
+
+def _condition(setting: str) -> str:
+    """A setting of a preset by the name that one types, and for what it is meant if not for every run."""
+    from harmofl import registry
+    from harmofl.settings.resolution import REAL_IMAGES
+
+    first, _, rest = setting.partition(".")
+    if first == REAL_IMAGES:
+        return f"{rest} (with --data)"
+    method, _, own = rest.partition(".")
+    return f"{first}.{own} ({method} only)" if method in registry.methods else setting
 
 
 def _every_setting() -> Table:
     from harmofl.settings import Section, Settings
 
-    table = Table("--set", "default", "meaning", title="Every setting; presets and methods change some defaults")
+    title = "Every setting; presets and methods change some defaults"
+    table = make_table("--set", "default", "meaning", whole=["--set"], title=title)
     for name, info in Settings.model_fields.items():
         section = info.annotation
         if isinstance(section, type) and issubclass(section, Section):
@@ -386,7 +409,7 @@ def _every_setting() -> Table:
                 table.add_row(f"{name}.{inner}", str(field.default), _meaning(field))
         elif name != "method":
             table.add_row(name, "" if info.is_required() else str(info.default), _meaning(info))
-    table.add_row("method.…", "", "the settings of the chosen method: see `harmofl methods`")
+    table.add_row("method.*", "", "the settings of the chosen method: see `harmofl methods`")
     return table
 
 

@@ -36,11 +36,11 @@ def _table(check: Check) -> Table:
     if check.limit:
         shown.caption = Text(f"At most {check.limit:,} images of a site, as data.limit says.")
     shown.add_column("site", overflow="fold", min_width=min(20, max((len(row.site) for row in check.rows), default=8)))
-    shown.add_column("split", no_wrap=True)
+    shown.add_column("split", overflow="fold", min_width=len("train"))
     columns = _columns(check)
     for heading in columns:
         has_words = heading == CLASSES
-        shown.add_column(heading, justify="left" if has_words else "right", no_wrap=not has_words)
+        shown.add_column(heading, justify="left" if has_words else "right", overflow="fold")
     before = ""
     for row in check.rows:
         if before not in ("", row.site):

@@ -368,7 +368,8 @@ def to_rich(table: Table, width: int = 0) -> "rich.table.Table":
         title=Text(table.caption), caption=caption, caption_justify="left", box=SIMPLE_HEAD, collapse_padding=narrow
     )
     places = [place for place, column in enumerate(table.columns) if column.competes or not narrow]
-    shown.add_column("Method", overflow="fold", no_wrap=all(len(row.title) <= SHORT for row in table.rows))
+    longest = max(len(row.title) for row in table.rows)
+    shown.add_column("Method", overflow="fold", min_width=longest if longest <= SHORT else None)
     for place in places:
         column = table.columns[place]
         shown.add_column(Text(column.name if narrow else column.heading), justify="right", overflow="fold")
