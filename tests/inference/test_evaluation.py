@@ -14,10 +14,10 @@ from torch import nn
 import harmofl
 from folders import blob, classification_folder, picture, prostate_folder, save_volume, segmentation_folder
 from harmofl.data.images import LabelledImages
-from harmofl.inference.evaluation import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
 from harmofl.methods.harmonizers import Harmonizer
 from harmofl.models.network import Model, Network
 from harmofl.runs.model_folder import open_model
+from harmofl.runs.site_models import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
 from harmofl.settings import resolve
 from runs import train, weights
 

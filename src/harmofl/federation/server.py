@@ -25,6 +25,7 @@ from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoin
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import describe_model, first_misfit, open_model, write_model
 from harmofl.runs.selection import Selection
+from harmofl.runs.site_models import score_unseen
 from harmofl.runs.store import CorruptVersionError
 from harmofl.runs.summary import summarize
 from harmofl.settings import Settings
@@ -298,8 +299,6 @@ class Server:
         site = self.settings.data.hold_out_site
         if site is None:
             return []
-        from harmofl.inference.evaluation import score_unseen
-
         scores, note = score_unseen(self.folder.model, self.settings, self.method)
         record: Record = {"round": number, "site": site, "phase": "unseen"} | dict(scores)
         record |= {"note": note} if note else {}

@@ -1,0 +1,119 @@
+"""The models of a model folder that can be used at a hospital, whether it took part or not, and their scores there."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from harmofl import registry
+from harmofl.data.images import ImageSet
+from harmofl.devices import choose_device, to_device
+from harmofl.methods.method import Method
+from harmofl.models.network import Model
+from harmofl.runs.model_folder import is_whole, open_model, read_description
+from harmofl.settings import Settings
+from harmofl.states import evaluating, snapshot
+from harmofl.tasks.scorers import Scores
+from harmofl.tasks.scoring import score
+
+RE_ESTIMATED = "statistics re-estimated on its own unlabelled images, with the sites' mean batch norm weights"
+MEAN_OF_MODELS = "mean of the scores of the sites' models"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The models that can be asked about a hospital's images, and how they came to be."""
+
+    models: tuple[Model, ...]
+    note: str = ""
+
+
+def models_for(
+    folder: Path,
+    site: str,
+    images: ImageSet,
+    settings: Settings,
+    method: Method | None = None,
+    device: str = "auto",
+    own: bool = False,
+) -> Candidates:
+    """The model for a hospital: the one of all, its own, or what can be had where it has none.
+
+    FedBN at a hospital that took no part: the sites' mean, its batch norm statistics re-estimated on the hospital's
+    unlabelled images. `local`: every site's model, as none is the hospital's.
+    """
+    description = read_description(folder)
+    place = choose_device(device)
+    if is_whole(folder):
+        return Candidates((open_model(folder, site if own else None, method)[0].to(place),))
+    if own or site in description["sites"]:
+        return Candidates((open_model(folder, site, method)[0].to(place),))
+    each = [open_model(folder, name, method) for name in description["sites"]]
+    models = [model.to(place) for model, *_ in each]
+    chosen = each[0][3]
+    shared = set(chosen.shares(models[0].network))
+    if not shared:
+        return Candidates(tuple(models), MEAN_OF_MODELS)
+    model = mean_model(models, shared)
+    estimate_statistics(model, images, settings.training.batch_size)
+    return Candidates((model,), RE_ESTIMATED)
+
+
+def mean_model(models: Sequence[Model], shared: set[str]) -> Model:
+    """The first model with the mean of what each site kept for itself; the rest is the same everywhere."""
+    states = [snapshot(model) for model in models]
+    first = models[0]
+    same = {f"network.{name}" for name in shared}
+
+    def mean(name: str, value: Tensor) -> Tensor:
+        if name in same or not value.is_floating_point():
+            return value
+        return torch.stack([state[name] for state in states]).mean(dim=0)
+
+    first.load_state_dict({name: mean(name, value) for name, value in states[0].items()})
+    return first
+
+
+def estimate_statistics(model: Model, images: ImageSet, batch_size: int) -> None:
+    """Set the batch norms' running statistics to those of some images; their labels are not looked at."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    device = next(model.parameters()).device
+    model.eval()
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # the plain mean over batches
+        layer.train()
+    with torch.no_grad():
+        for batch in images.batches(max(2, batch_size)):
+            if len(batch) > 1 or len(images) == 1:  # one image alone has no variance where features are 1 × 1
+                model(to_device(batch.images, device))
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    model.eval()
+
+
+def mean_score(candidates: Candidates, settings: Settings, images: ImageSet) -> Scores:
+    """The scores of the model, or the mean over the models if there are several."""
+    task = registry.tasks.find(settings.task)
+    each = []
+    for model in candidates.models:
+        with evaluating(model):
+            each.append(score(model, task, settings, images, thorough=True))
+    names = [name for name in each[0] if all(name in scores for scores in each)]
+    return {name: statistics.fmean(scores[name] for scores in each) for name in names}
+
+
+def score_unseen(folder: Path, settings: Settings, method: Method) -> tuple[Scores, str]:
+    """Score a finished model on all images of the hospital that was held out; how, if it is not the plain way."""
+    name = settings.data.hold_out_site
+    assert name is not None
+    images = registry.tasks.find(settings.task).open(settings.data).whole(name)
+    candidates = models_for(folder, name, images, settings, method, settings.device)
+    return {"images": float(len(images))} | mean_score(candidates, settings, images), candidates.note
