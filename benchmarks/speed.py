@@ -43,10 +43,10 @@ class Contender:
         store = Store(folder / method_name)
         self.client = Client(site, self.task, method, self.settings, self.model, store, folder / "model")
         self.start = snapshot(self.model.network)
-        self.measurement = self.client.answer(Request("bench", "amplitude", 0)).measurement
+        self.combined = self.client.answer(Request("bench", "measure", 0)).sent
 
     def seconds(self) -> float:
-        request = Request("bench", "train", 1, state=self.start, measurement=self.measurement)
+        request = Request("bench", "train", 1, state=self.start, combined=self.combined)
         reply = self.client.answer(request)
         if reply.error:
             raise SystemExit(reply.error)

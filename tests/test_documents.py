@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import harmofl.methods.harmonizers
+import harmofl.methods.layers
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,7 +67,7 @@ def test_the_experiment_of_the_documentation_can_be_read(tmp_path: Path) -> None
 
 
 def test_docstring_examples_are_true() -> None:
-    assert doctest.testmod(harmofl.methods.harmonizers).failed == 0
+    assert doctest.testmod(harmofl.methods.layers).failed == 0
 
 
 @pytest.mark.parametrize(

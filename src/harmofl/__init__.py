@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harmofl.deployment.engine import Engine as Engine
     from harmofl.errors import RunError as RunError
     from harmofl.errors import UsageError as UsageError
-    from harmofl.methods.harmonizers import AmplitudeNormalization as AmplitudeNormalization
+    from harmofl.methods.layers import AmplitudeNormalization as AmplitudeNormalization
     from harmofl.methods.method import Method as Method
     from harmofl.methods.steps import PerturbedDescent as PerturbedDescent
     from harmofl.models.network import NetworkEntry as NetworkEntry
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from harmofl.tasks.task import Task as Task
 
 _HOMES = {
-    "AmplitudeNormalization": "harmofl.methods.harmonizers",
+    "AmplitudeNormalization": "harmofl.methods.layers",
     "Engine": "harmofl.deployment.engine",
     "LossEntry": "harmofl.tasks.losses",
     "Method": "harmofl.methods.method",

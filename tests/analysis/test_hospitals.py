@@ -43,7 +43,7 @@ def test_the_shared_amplitude_is_that_of_a_federation(histology: Hospitals, tmp_
         found = harmonization(histology, [band])
         shared = found.layers[str(band)].measurement()["amplitude"]
         if band == "dc":
-            assert torch.allclose(shared.float(), sent["hospital-0"].measurement["amplitude"], rtol=1e-6)
+            assert torch.allclose(shared.float(), sent["hospital-0"].combined["harmonizer.amplitude"], rtol=1e-6)
         assert found.shared.shape == (3, 32, 17)
         assert torch.allclose(found.shared, torch.stack(list(found.amplitudes.values())).double().mean(0), rtol=1e-6)
 

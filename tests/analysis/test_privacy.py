@@ -21,7 +21,7 @@ from harmofl.analysis.privacy import (
 from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, open_target
 from harmofl.errors import UsageError
 from harmofl.experiments.privacy_study import privacy_study
-from harmofl.methods.harmonizers import AmplitudeNormalization
+from harmofl.methods.layers import AmplitudeNormalization
 from harmofl.runs.model_folder import open_model
 from runs import train
 

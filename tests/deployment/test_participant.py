@@ -201,7 +201,7 @@ def test_a_window_is_free_where_no_spectrum_is_shared(tmp_path: Path) -> None:
 
 def test_a_measurement_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     message = asks_for_spectra()
-    hostile = replace(message, kind="evaluate", measurement={"amplitude": torch.zeros(7)})
+    hostile = replace(message, kind="evaluate", combined={"harmonizer.amplitude": torch.zeros(7)})
     assert "does not fit" in ask(tmp_path, hostile).error
 
 

@@ -1,15 +1,12 @@
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from harmofl.federation.checks import problem_with
 from harmofl.federation.messages import Reply
 from harmofl.federation.transports import in_order
-from harmofl.methods.server_rules import Mean
 
 STATE = {"weight": torch.ones(2, 3), "count": torch.tensor(4)}
-MEASUREMENT = {"amplitude": torch.ones(3, 1, 1)}
+ANNOUNCED = {"harmonizer.amplitude": torch.ones(3, 1, 1), "step.a": torch.ones(2), "step.b": torch.ones(2)}
 TRAIN = {"train": {"loss": 0.5}}
 
 
@@ -19,12 +16,12 @@ def reply(**changes: object) -> Reply:
 
 
 def problem(answer: Reply, kind: str = "train") -> str:
-    return problem_with(answer, kind, STATE, MEASUREMENT)  # type: ignore[arg-type]
+    return problem_with(answer, kind, STATE, ANNOUNCED)  # type: ignore[arg-type]
 
 
 def test_a_good_reply_has_no_problem() -> None:
     assert problem(reply()) == ""
-    assert problem(reply(measurement={"amplitude": torch.zeros(3, 1, 1)})) == ""
+    assert problem(reply(sent={"harmonizer.amplitude": torch.zeros(3, 1, 1)})) == ""
 
 
 @pytest.mark.parametrize(
@@ -45,8 +42,10 @@ def test_a_state_that_is_not_as_expected_is_a_problem(state: dict[str, torch.Ten
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"measurement": {"amplitude": torch.ones(3, 2, 2)}}, "amplitude has shape"),
-        ({"measurement": {"amplitude": torch.full((3, 1, 1), torch.inf)}}, "amplitude holds"),
+        ({"sent": {"harmonizer.amplitude": torch.ones(3, 2, 2)}}, "amplitude has shape"),
+        ({"sent": {"harmonizer.amplitude": torch.full((3, 1, 1), torch.inf)}}, "amplitude holds"),
+        ({"sent": {"step.a": torch.ones(2)}}, "step.b is missing"),  # a piece sends all that it announced, or nothing
+        ({"sent": {"other.a": torch.ones(2)}}, "other.a is not expected"),
         ({"error": "out of memory"}, "out of memory"),
         ({"metrics": {}}, "did not train"),
         ({"num_steps": 0}, "did not train"),
@@ -84,21 +83,3 @@ def test_a_site_that_never_answers_has_an_error() -> None:
         ("A", "no answer", 0),
         ("B", "", 3),
     ]
-
-
-def test_the_mean_is_plain_and_keeps_the_type() -> None:
-    mean = Mean()
-    for value in (1.0, 2.0, 6.0):
-        mean.add({"amplitude": torch.full((2,), value)})
-    mean.add({})
-    assert mean.count == 3
-    assert torch.equal(mean.value()["amplitude"], torch.full((2,), 3.0))
-    assert Mean().value() == {}
-
-
-@pytest.mark.parametrize("order", [sorted, lambda values: sorted(values, reverse=True)])
-def test_the_mean_sums_in_double_precision(order: Callable[[list[float]], list[float]]) -> None:
-    mean = Mean()
-    for value in order([2.0**25, 1.0, 1.0, 2.0]):
-        mean.add({"x": torch.tensor(value)})
-    assert mean.value()["x"].item() == 2.0**23 + 1

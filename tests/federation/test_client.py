@@ -120,13 +120,15 @@ def test_a_site_with_few_images_keeps_its_spectrum_to_itself(tmp_path: Path) -> 
     def measured(**more: object) -> Reply:
         settings, method = resolve("histology", "harmofl", "smoke", overrides=tiny(**more))
         with threads(1):
-            return Clients(settings, method, tmp_path).answer(SITE, Request("run", "amplitude", 0))
+            return Clients(settings, method, tmp_path).answer(SITE, Request("run", "measure", 0))
 
     count = len(registry.tasks.find("histology").load_site(SITE, settings_of().data).train)
     few: dict[str, object] = {"data__min_images_for_amplitude": count + 1}
     refused = measured(method__band="full", **few)
     assert refused.error.startswith(f"{count} training images: an amplitude of fewer than {count + 1} could give")
-    assert not refused.measurement
+    assert not refused.sent
     enough: dict[str, object] = {"data__min_images_for_amplitude": count}
-    assert measured(method__band="full", **enough).measurement["amplitude"].numel() > 3
-    assert measured(method__band="dc", **few).measurement["amplitude"].numel() == 3  # means of channels hold no image
+    assert measured(method__band="full", **enough).sent["harmonizer.amplitude"].numel() > 3
+    assert (
+        measured(method__band="dc", **few).sent["harmonizer.amplitude"].numel() == 3
+    )  # means of channels hold no image

@@ -5,7 +5,7 @@ from torch import Generator, Tensor
 from harmofl.data.images import LabelledImages
 from harmofl.federation import inputs
 from harmofl.federation.inputs import TrainingInputs, in_batches
-from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
+from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.settings import TrainingSettings
 
 SHAPE = (3, 12, 9)
@@ -22,8 +22,8 @@ def images() -> LabelledImages:
     )
 
 
-def all_batches(maker: TrainingInputs, harmonizer: Harmonizer, learns: bool = False) -> list[tuple[Tensor, Tensor]]:
-    return list(maker.batches(harmonizer, learns, Generator().manual_seed(1)))
+def all_batches(maker: TrainingInputs, harmonizer: Harmonizer) -> list[tuple[Tensor, Tensor]]:
+    return list(maker.batches(harmonizer, Generator().manual_seed(1)))
 
 
 def frozen(images: LabelledImages, band: Band) -> AmplitudeNormalization:
@@ -63,11 +63,18 @@ def test_a_harmonizer_that_still_learns_sees_every_batch(images: LabelledImages)
     seen: list[int] = []
 
     class Counting(Harmonizer):
+        repeatable = True
+        learns = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
         def forward(self, batch: Tensor) -> Tensor:
             seen.append(len(batch))
             return batch
 
-    all_batches(maker, Counting(), learns=True)
+    all_batches(maker, Counting())
     assert seen == 3 * [4, 4, 3]
 
 

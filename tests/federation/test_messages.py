@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
+from harmofl.federation.messages import TENSOR_FIELDS, Reply, Request, decode_reply, decode_request, encode
 
 names = st.text(min_size=1, max_size=12)
 shapes = st.lists(st.integers(0, 3), max_size=3)
@@ -18,10 +18,10 @@ numbers = st.floats(allow_nan=False)
 requests = st.builds(
     Request,
     run=st.text(max_size=8),
-    kind=st.sampled_from(["amplitude", "train", "evaluate"]),
+    kind=st.sampled_from(["measure", "train", "evaluate"]),
     round=st.integers(0, 10**6),
     state=states,
-    measurement=states,
+    combined=states,
     settings=st.dictionaries(names, st.one_of(numbers, st.text(), st.none(), st.booleans()), max_size=3),
     keep=st.lists(st.integers(0, 100), max_size=4).map(tuple),
     score=st.booleans(),
@@ -31,7 +31,7 @@ replies = st.builds(
     Reply,
     site=names,
     state=states,
-    measurement=states,
+    sent=states,
     num_examples=st.integers(0, 10**9),
     num_steps=st.integers(0, 10**9),
     metrics=st.dictionaries(names, st.dictionaries(names, numbers, max_size=2), max_size=2),
@@ -40,8 +40,10 @@ replies = st.builds(
 
 
 def assert_same(sent: Request | Reply, arrived: Request | Reply) -> None:
-    assert replace(sent, state={}, measurement={}) == replace(arrived, state={}, measurement={})
-    for before, after in ((sent.state, arrived.state), (sent.measurement, arrived.measurement)):
+    tensors = [name for name in TENSOR_FIELDS if hasattr(sent, name)]
+    empty = {name: {} for name in tensors}
+    assert replace(sent, **empty) == replace(arrived, **empty)  # type: ignore[arg-type]
+    for before, after in ((getattr(sent, name), getattr(arrived, name)) for name in tensors):
         assert before.keys() == after.keys()
         for name, tensor in before.items():
             assert tensor.dtype == after[name].dtype

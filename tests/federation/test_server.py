@@ -16,7 +16,8 @@ from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
-from harmofl.methods.harmonizers import Harmonizer
+from harmofl.methods.harmonizers import Harmonization
+from harmofl.methods.layers import Harmonizer
 from harmofl.methods.sharing import nothing
 from harmofl.settings import resolve
 from harmofl.states import State
@@ -182,7 +183,7 @@ def test_the_amplitude_is_the_plain_mean_over_sites_whatever_their_weights(tmp_p
     amplitudes = []
     for number in range(1, 4):
         request = transport.requests("train", number)["hospital-0"]
-        amplitudes.append(request.measurement.get("amplitude"))
+        amplitudes.append(request.combined.get("harmonizer.amplitude"))
     final = weights(tmp_path / "run")["harmonizer.amplitude"]
     if schedule == "before-training":
         assert all(torch.equal(amplitude, amplitudes[0]) for amplitude in amplitudes)
@@ -191,15 +192,15 @@ def test_the_amplitude_is_the_plain_mean_over_sites_whatever_their_weights(tmp_p
         assert torch.equal(final, amplitudes[0])
         return
     assert amplitudes[0] is None
-    measured = [reply.measurement["amplitude"].double() for reply in transport.replies("train", 1).values()]
+    measured = [reply.sent["harmonizer.amplitude"].double() for reply in transport.replies("train", 1).values()]
     torch.testing.assert_close(amplitudes[1].double(), sum(measured) / 5, rtol=1e-6, atol=0)
     if schedule == "first-round":
         assert torch.equal(amplitudes[1], amplitudes[2])
         assert torch.equal(final, amplitudes[1])
-        assert not any(reply.measurement for reply in transport.replies("train", 2).values())
+        assert not any(reply.sent for reply in transport.replies("train", 2).values())
     else:
         assert not torch.equal(amplitudes[1], amplitudes[2])
-        again = [reply.measurement["amplitude"].double() for reply in transport.replies("train", 2).values()]
+        again = [reply.sent["harmonizer.amplitude"].double() for reply in transport.replies("train", 2).values()]
         torch.testing.assert_close(amplitudes[2].double(), sum(again) / 5, rtol=1e-6, atol=0)
 
 
@@ -333,7 +334,7 @@ class MeasuredOnce(Harmonizer):
         return images - self.own_mean
 
 
-class BeforeTraining:
+class BeforeTraining(Harmonization):
     schedule = "before-training"
 
     def __init__(self, make: type[Harmonizer]) -> None:
@@ -344,7 +345,7 @@ class BeforeTraining:
 
 
 def test_what_a_harmonizer_keeps_stays_at_its_site_through_all_rounds(tmp_path: Path) -> None:
-    method = Method("Own part", harmonizer=BeforeTraining(MeasuredOnce))  # type: ignore[arg-type]
+    method = Method("Own part", harmonizer=BeforeTraining(MeasuredOnce))
     train(tmp_path / "run", method, rounds=2)
     assert not any("error" in record for record in records(tmp_path / "run"))
     means = set()
@@ -360,8 +361,11 @@ class Silent(MeasuredOnce):
 
 
 def test_a_harmonizer_that_does_not_say_what_it_will_measure_is_refused(tmp_path: Path) -> None:
-    method = Method("Silent", harmonizer=BeforeTraining(Silent))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"Silent: .*measurement\(\) is empty; from the start it must return"):
+    method = Method("Silent", harmonizer=BeforeTraining(Silent))
+    with pytest.raises(
+        UsageError,
+        match=r"Silent: BeforeTraining measures .* but announces nothing to send; .*measurement\(\) must return",
+    ):
         train(tmp_path / "run", method)
     assert not (tmp_path / "run").exists()
 
@@ -380,7 +384,9 @@ def test_a_site_that_shares_no_weights_has_the_amplitude_of_its_own_best_round(t
     alone = replace(registry.methods.find("harmofl"), name="alone", shares=nothing)
     options = {"method__schedule": "every-round", "training__batch_size": 3}
     serve(tmp_path / "run", change, alone, rounds=3, **options)
-    amplitudes = {number: checkpoint(tmp_path / "run", number, "measurement")["amplitude"] for number in (1, 2, 3)}
+    amplitudes = {
+        number: checkpoint(tmp_path / "run", number, "combined")["harmonizer.amplitude"] for number in (1, 2, 3)
+    }
     assert not torch.equal(amplitudes[1], amplitudes[3])
     for site in SITES:
         best = 1 + SITES.index(site) % 3

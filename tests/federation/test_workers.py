@@ -60,7 +60,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 
 def amplitude_requests() -> dict[str, Request]:
-    return {site: Request("run", "amplitude", 0) for site in SITES}
+    return {site: Request("run", "measure", 0) for site in SITES}
 
 
 def pids(workers: Workers) -> list[int | None]:

@@ -9,15 +9,13 @@ import pytest
 import tomli_w
 import torch
 from PIL import Image
-from torch import nn
 
 import harmofl
 from folders import blob, classification_folder, picture, prostate_folder, save_volume, segmentation_folder
 from harmofl.data.images import LabelledImages
-from harmofl.methods.harmonizers import Harmonizer
-from harmofl.models.network import Model, Network
+from harmofl.methods.adaptations import OwnLayers
 from harmofl.runs.model_folder import open_model
-from harmofl.runs.site_models import MEAN_OF_MODELS, RE_ESTIMATED, estimate_statistics, models_for
+from harmofl.runs.site_models import MEAN_OF_MODELS, models_for
 from harmofl.settings import resolve
 from runs import train, weights
 
@@ -212,7 +210,7 @@ def test_a_phantoms_site_can_be_held_out_too(tmp_path: Path) -> None:
 def test_fedbn_meets_a_new_hospital_with_its_own_statistics(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path / "data", sites=3)
     summary = train_on(folder, tmp_path / "run", method="fedbn", hold_out_site="site-2")
-    assert summary["unseen"]["site-2"]["note"] == RE_ESTIMATED
+    assert summary["unseen"]["site-2"]["note"] == OwnLayers.note
     model_folder = tmp_path / "run" / "model"
     settings, method = resolve(file=json.loads((model_folder / "model.json").read_text())["settings"])
     images = LabelledImages(torch.rand(6, 3, 32, 32), torch.zeros(6, 32, 32, dtype=torch.int64), torch.arange(6))
@@ -240,15 +238,3 @@ def test_local_models_meet_a_new_hospital_together(tmp_path: Path) -> None:
         for site in ("site-0", "site-1")
     ]
     assert summary["unseen"]["site-2"]["metric"] == pytest.approx(sum(each) / 2)
-
-
-def test_re_estimated_statistics_are_those_of_the_images() -> None:
-    norm = nn.BatchNorm2d(2)
-    model = Model(Harmonizer(), Network(nn.Sequential(norm, nn.Conv2d(2, 2, 1)), "1"))
-    images = torch.rand(8, 2, 4, 4)
-    estimate_statistics(model, LabelledImages(images, torch.zeros(8, dtype=torch.int64), torch.arange(8)), 4)
-    halves = images.split(4)
-    torch.testing.assert_close(norm.running_mean, torch.stack([h.mean(dim=(0, 2, 3)) for h in halves]).mean(dim=0))
-    torch.testing.assert_close(norm.running_var, torch.stack([h.var(dim=(0, 2, 3)) for h in halves]).mean(dim=0))
-    assert not model.training
-    assert norm.momentum == 0.1

@@ -183,9 +183,7 @@ class Broken(Harmonizer):
         return images
 
 
-class Own:
-    schedule = None
-
+class Own(Harmonization):
     def __init__(self, kind: type[Harmonizer]) -> None:
         self.kind = kind
 

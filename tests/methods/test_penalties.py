@@ -2,19 +2,32 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from harmofl.methods.penalties import Batch, ModelContrast, Proximity, Reference, Represent, contrast, squared_distance
+from harmofl.methods.layers import Harmonizer
+from harmofl.methods.model import Model
+from harmofl.methods.penalties import Batch, ModelContrast, Proximity, contrast, squared_distance
+from harmofl.methods.pieces import LocalRound, Memory
 
 ALONG, ACROSS = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
 
 
-def refuse() -> None:
-    raise AssertionError("this model must not be made")
+class Directions(nn.Module):
+    """A network whose representation is its only weight."""
+
+    def __init__(self, direction: Tensor) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(direction.clone())
+        self.seen: list[Tensor] = []
+
+    def representation(self, inputs: Tensor) -> Tensor:
+        self.seen.append(inputs)
+        return self.direction
 
 
-def reference(weights: tuple[Tensor, ...] = (), positive: Tensor = ALONG, negative: Tensor = ALONG) -> Reference:
-    return Reference(weights, lambda: lambda inputs: positive, lambda: lambda inputs: negative)
+def local_round(weights: tuple[Tensor, ...] = (), global_model: Tensor = ALONG, **kept: Tensor) -> LocalRound:
+    model = Model(Harmonizer(), Directions(global_model))  # type: ignore[arg-type]
+    return LocalRound(1, model, weights, learning_rate=0.1, memory=Memory(kept))
 
 
 def batch(weights: tuple[Tensor, ...] = (), representation: Tensor = ALONG) -> Batch:
@@ -24,7 +37,7 @@ def batch(weights: tuple[Tensor, ...] = (), representation: Tensor = ALONG) -> B
 def test_proximity_is_half_mu_times_the_squared_distance_over_all_weights() -> None:
     first = torch.tensor([[1.0, 2.0]], requires_grad=True)
     second = torch.tensor([5.0], requires_grad=True)
-    term = Proximity(mu=0.1).start(reference((torch.tensor([[0.0, 4.0]]), torch.tensor([2.0]))))
+    term = Proximity(mu=0.1).start(local_round((torch.tensor([[0.0, 4.0]]), torch.tensor([2.0]))))
     assert term is not None
     value = term(batch((first, second)))  # differences 1, -2, 3: squares sum to 14
     value.backward()
@@ -37,7 +50,7 @@ def test_proximity_is_half_mu_times_the_squared_distance_over_all_weights() -> N
 
 def test_proximity_at_zero_distance_is_zero_with_a_zero_gradient() -> None:
     weight = torch.tensor([0.1, 0.2], requires_grad=True)
-    term = Proximity(mu=0.1).start(reference((weight.detach().clone(),)))
+    term = Proximity(mu=0.1).start(local_round((weight.detach().clone(),)))
     assert term is not None
     value = term(batch((weight,)))
     value.backward()
@@ -52,8 +65,8 @@ def test_squared_distance_spans_all_tensors() -> None:
 
 
 @pytest.mark.parametrize("penalty", [Proximity(mu=0), ModelContrast(mu=0)])
-def test_a_penalty_at_mu_zero_has_no_term_and_makes_no_model(penalty: Proximity | ModelContrast) -> None:
-    assert penalty.start(Reference((), refuse, refuse)) is None  # type: ignore[arg-type]
+def test_a_penalty_at_mu_zero_has_no_term(penalty: Proximity | ModelContrast) -> None:
+    assert penalty.start(local_round()) is None
 
 
 def test_contrast_is_log_two_with_no_gradient_where_both_models_agree() -> None:
@@ -89,7 +102,7 @@ def test_contrast_is_averaged_over_the_batch() -> None:
 
 
 def test_model_contrast_draws_to_the_global_model_and_away_from_the_previous_one() -> None:
-    term = ModelContrast(mu=3, temperature=0.5).start(reference(positive=ALONG, negative=ACROSS))
+    term = ModelContrast(mu=3, temperature=0.5).start(local_round(global_model=ALONG, direction=ACROSS))
     assert term is not None
     representation = torch.tensor([[1.0, 1.0]], requires_grad=True)
     value = term(batch(representation=representation))
@@ -99,25 +112,30 @@ def test_model_contrast_draws_to_the_global_model_and_away_from_the_previous_one
     assert representation.grad[0, 0] < 0 < representation.grad[0, 1]
 
 
-def test_model_contrast_asks_for_each_model_once_and_gives_it_every_batch() -> None:
-    made, inputs_seen = [], []
-
-    def make(name: str) -> Represent:
-        made.append(name)
-        return lambda inputs: (inputs_seen.append(inputs), ALONG)[1]
-
-    term = ModelContrast(mu=1).start(Reference((), lambda: make("global"), lambda: make("previous")))
+def test_model_contrast_compares_with_copies_that_training_does_not_change() -> None:
+    local = local_round(global_model=ALONG, direction=ACROSS)
+    term = ModelContrast(mu=1, temperature=0.5).start(local)
     assert term is not None
-    one, two = batch(), batch()
-    term(one)
-    term(two)
-    assert made == ["global", "previous"]
-    assert [id(inputs) for inputs in inputs_seen] == [id(b.inputs) for b in (one, one, two, two)]
+    before = term(batch()).item()
+    with torch.no_grad():
+        next(local.model.network.parameters()).copy_(-ALONG)
+    assert term(batch()).item() == before == pytest.approx(math.log(1 + math.exp(-2)))
+    assert not local.model.network.seen  # type: ignore[attr-defined]
 
 
-def test_only_model_contrast_makes_sites_keep_their_previous_model() -> None:
-    assert ModelContrast().needs_previous_model
-    assert not Proximity().needs_previous_model
+def test_without_a_previous_model_the_global_one_stands_for_it() -> None:
+    term = ModelContrast(mu=1).start(local_round(global_model=ACROSS))
+    assert term is not None
+    assert term(batch()).item() == pytest.approx(math.log(2))
+
+
+def test_model_contrast_keeps_the_trained_model_for_the_next_round() -> None:
+    local = local_round(global_model=ACROSS, direction=ALONG)
+    ModelContrast().finish(local)
+    assert local.memory.kept["direction"].tolist() == ACROSS.tolist()
+    assert local.memory.sent == {}
+    Proximity().finish(plain := local_round())
+    assert plain.memory.kept == {}
 
 
 @pytest.mark.parametrize("mu", [-1.0, float("inf"), float("nan")])

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from harmofl.methods.server_rules import AdaptiveMoments, Aggregation, Average, NormalizedAverage, ServerRule
+from harmofl.methods.aggregation import start_aggregation
+from harmofl.methods.server_rules import AdaptiveMoments, Average, NormalizedAverage, ServerRule
 from harmofl.states import State
 
 START = {"weight": torch.tensor([1.0, 2.0]), "mean": torch.tensor([10.0]), "count": torch.tensor(7)}
@@ -29,7 +30,7 @@ def combined(
     moments: State | None = None,
     start: State = START,
 ) -> tuple[State, State]:
-    aggregation = Aggregation(rule, start, trainable=["weight"])
+    aggregation = start_aggregation(rule, start, trainable=["weight"])
     for site, weight, steps in zip(SITES, site_weights, num_steps, strict=True):
         aggregation.add(site, weight, steps, momentum)
     return aggregation.finish(moments or {}, learning_rate)
@@ -65,7 +66,7 @@ def test_buffers_take_the_weighted_mean_or_the_maximum_whatever_the_rule(
 
 def test_states_keep_their_types_and_the_start_is_left_alone() -> None:
     start = {"weight": torch.tensor([1.0, 2.0], dtype=torch.bfloat16), "count": torch.tensor(0)}
-    aggregation = Aggregation(Average(), start, trainable=["weight"])
+    aggregation = start_aggregation(Average(), start, trainable=["weight"])
     aggregation.add({"weight": torch.tensor([3.0, 4.0], dtype=torch.bfloat16), "count": torch.tensor(1)}, 1, 1, 0)
     state, _ = aggregation.finish({}, 1.0)
     assert state["weight"].dtype == torch.bfloat16
@@ -150,7 +151,7 @@ def test_adaptive_moments_approach_the_average_at_beta1_zero_and_a_large_rate_eq
 def test_one_site_alone_gets_back_exactly_its_own_weights(
     start: np.ndarray, own: np.ndarray, weight: float, num_steps: int
 ) -> None:
-    aggregation = Aggregation(Average(), {"w": torch.from_numpy(start)}, trainable=["w"])
+    aggregation = start_aggregation(Average(), {"w": torch.from_numpy(start)}, trainable=["w"])
     aggregation.add({"w": torch.from_numpy(own)}, weight, num_steps, 0.9)
     state, _ = aggregation.finish({}, 1.0)
     assert torch.equal(state["w"], torch.from_numpy(own))
@@ -160,7 +161,7 @@ def test_one_site_alone_gets_back_exactly_its_own_weights(
 def test_the_average_lies_between_the_sites(
     start: np.ndarray, first: np.ndarray, second: np.ndarray, first_weight: float, second_weight: float
 ) -> None:
-    aggregation = Aggregation(Average(), {"w": torch.from_numpy(start)}, trainable=["w"])
+    aggregation = start_aggregation(Average(), {"w": torch.from_numpy(start)}, trainable=["w"])
     for own, weight in ((first, first_weight), (second, second_weight)):
         aggregation.add({"w": torch.from_numpy(own)}, weight, 1, 0.0)
     state, _ = aggregation.finish({}, 1.0)
@@ -177,8 +178,8 @@ def test_invalid_moments_are_refused_by_name(settings: dict[str, float]) -> None
 def test_pooled_variances_are_those_of_all_images_together() -> None:
     first, second = torch.randn(500) * 2 + 1, torch.randn(500) * 3 - 4
     state = {"norm.running_mean": torch.zeros(1), "norm.running_var": torch.ones(1)}
-    pooled = Aggregation(Average(), state, trainable=[], pooled={"norm.running_var": "norm.running_mean"})
-    plain = Aggregation(Average(), state, trainable=[])
+    pooled = start_aggregation(Average(), state, trainable=[], pooled={"norm.running_var": "norm.running_mean"})
+    plain = start_aggregation(Average(), state, trainable=[])
     for images in (first, second):
         of_site = {
             "norm.running_mean": images.mean().reshape(1),
@@ -197,7 +198,7 @@ def test_pooled_variances_are_those_of_all_images_together() -> None:
 
 def test_pooled_variances_of_sites_that_agree_are_never_below_zero() -> None:
     state = {"norm.running_mean": torch.linspace(-3, 3, 200), "norm.running_var": torch.zeros(200)}
-    aggregation = Aggregation(Average(), state, trainable=[], pooled={"norm.running_var": "norm.running_mean"})
+    aggregation = start_aggregation(Average(), state, trainable=[], pooled={"norm.running_var": "norm.running_mean"})
     for weight in (137, 211, 98, 173):
         aggregation.add(state, weight, num_steps=1, momentum=0)
     variances = aggregation.finish({}, 1.0)[0]["norm.running_var"]

@@ -81,7 +81,7 @@ def test_bytes_are_summed_over_rounds_and_averaged_over_sites(make_run: MakeRun)
 
 def test_bytes_sent_before_the_first_round_count(make_run: MakeRun) -> None:
     run = make_run("harmofl", {"A": 0.9, "B": 0.8}, rounds=2)
-    before = [{"round": 0, "site": site, "phase": "amplitude", "bytes_up": 500_000} for site in ("A", "B")]
+    before = [{"round": 0, "site": site, "phase": "measure", "bytes_up": 500_000} for site in ("A", "B")]
     (line,) = score_by_bytes([replace(run, records=(*before, *run.records))]).axes[0].lines
     np.testing.assert_allclose(line.get_xdata(), [3.5, 6.5])
 

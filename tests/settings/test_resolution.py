@@ -9,7 +9,8 @@ from harmofl.errors import UsageError
 from harmofl.methods.catalogue import fedavg, harmofl, moon
 from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method
-from harmofl.methods.penalties import ModelContrast, Proximity, Reference
+from harmofl.methods.penalties import ModelContrast, Penalty, Proximity
+from harmofl.methods.pieces import LocalRound
 from harmofl.methods.steps import PerturbedDescent
 from harmofl.settings import (
     Settings,
@@ -303,12 +304,11 @@ def test_a_preset_leaves_what_was_written_in_a_methods_code(preset: str) -> None
 
 def test_a_setting_of_a_method_that_is_none_is_left_out_and_read_back() -> None:
     @dataclass(frozen=True)
-    class Limited:
+    class Limited(Penalty):
         largest: float | None = None
         strength: float = 1.0
-        needs_previous_model = False
 
-        def start(self, reference: Reference) -> None:
+        def start(self, local: LocalRound) -> None:
             return None
 
     method = Method("Limited", penalties=(Limited(),))

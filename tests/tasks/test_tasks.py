@@ -6,7 +6,7 @@ import torch
 from harmofl import registry
 from harmofl.errors import UsageError
 from harmofl.methods.catalogue import centralized, fedavg, harmofl
-from harmofl.methods.harmonizers import AmplitudeNormalization
+from harmofl.methods.layers import AmplitudeNormalization
 from harmofl.settings import DataSettings, resolve
 from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss
 from harmofl.tasks.task import POOLED

@@ -18,7 +18,7 @@ from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
 from harmofl.devices import threads, to_device
-from harmofl.models.network import Model
+from harmofl.methods.model import Model
 from harmofl.runs.finished import FinishedRun
 from harmofl.runs.site_models import models_for
 from harmofl.states import evaluating

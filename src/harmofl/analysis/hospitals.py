@@ -15,8 +15,8 @@ from harmofl.data.folder import ImageFolder, drawn, silent
 from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
 from harmofl.devices import choose_device
 from harmofl.errors import UsageError
-from harmofl.methods.harmonizers import AmplitudeNormalization, Band, check_band
-from harmofl.methods.server_rules import Mean
+from harmofl.methods.combinations import Mean
+from harmofl.methods.layers import AmplitudeNormalization, Band, check_band
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.task import Task
 
@@ -134,14 +134,14 @@ def harmonization(
     place = choose_device(device)
     shape = hospitals.task.image_shape(hospitals.settings.data)
     layers = {str(band): AmplitudeNormalization(shape, band).to(place) for band in (*bands, "full")}
-    means = {name: Mean() for name in layers}
+    means = {name: Mean({}, len(hospitals.sites)) for name in layers}
     amplitudes = {}
     for number, site in enumerate(hospitals.sites):
         watch(_step(f"measuring the amplitudes of {site}", number, 2 * len(hospitals.sites)))
         train = hospitals.parts(site)[0]
         for name, layer in layers.items():
             layer.measure(batch.images.to(place) for batch in hospitals.batches(train))
-            means[name].add(layer.measurement())
+            means[name].add(site, layer.measurement())
         amplitudes[site] = layers["full"].measurement()["amplitude"]
     for name, layer in layers.items():
         layer.receive(means[name].value())

@@ -20,7 +20,7 @@ from harmofl.errors import UsageError
 from harmofl.federation.inputs import in_batches
 from harmofl.inference.evaluation import Trained, opened
 from harmofl.methods.method import Method
-from harmofl.models.network import Model
+from harmofl.methods.model import Model
 from harmofl.runs.finished import CONFIG, FinishedRun, read_run
 from harmofl.runs.labels import label_distinctly
 from harmofl.runs.model_folder import is_whole, open_model

@@ -12,6 +12,7 @@ from harmofl.data.images import Site
 from harmofl.errors import RunError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
+from harmofl.methods.channel import announce
 from harmofl.runs.store import Store
 from harmofl.states import prefixed, restored, snapshot
 
@@ -33,13 +34,13 @@ def local_path(run: LoadedRun, site: Site, epochs: int) -> LocalPath:
     model = run.models[site.name]
     weights = list(model.network.parameters())
     start = [weight.detach().clone() for weight in weights]
-    measurement = model.harmonizer.measurement()
     last_round = run.settings.training.rounds
+    combined = announce(run.method.pieces(), model)
     steps, replies = [], []
     with tempfile.TemporaryDirectory() as folder, restored([*model.parameters(), *model.buffers()]):
         client = _client(run, site, Path(folder))
         for number in range(last_round + 1, last_round + 1 + epochs):
-            reply = client.answer(Request("path", "train", number, snapshot(model.network), measurement))
+            reply = client.answer(Request("path", "train", number, snapshot(model.network), combined))
             if reply.error:
                 raise RunError(f"{run.label}, {site.name}: {reply.error}")
             replies.append(reply)

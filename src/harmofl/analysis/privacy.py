@@ -26,7 +26,7 @@ from harmofl.data.folder import Watch, silent
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
 from harmofl.files import write_whole
-from harmofl.methods.harmonizers import AmplitudeNormalization, Band, Harmonizer
+from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.runs.folder import Record
 
 BANDS: tuple[Band, ...] = ("full", 0.1, "dc")

@@ -13,7 +13,7 @@ from harmofl import registry
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.images import LabelledImages, seed_of
 from harmofl.errors import UsageError
-from harmofl.methods.harmonizers import Harmonizer
+from harmofl.methods.layers import Harmonizer
 from harmofl.methods.method import Method
 from harmofl.registry import Kind
 from harmofl.runs.finished import read_run

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +24,9 @@ from harmofl.federation.checks import in_plain_text, mismatch
 from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
 from harmofl.federation.messages import Kind, Reply, Request, decode_request, encode
 from harmofl.files import write_whole
+from harmofl.methods.channel import announce, expect_combined
 from harmofl.methods.method import Method
+from harmofl.methods.pieces import Piece
 from harmofl.runs.store import Store
 from harmofl.settings import Settings, flatten, resolve
 from harmofl.states import snapshot
@@ -106,16 +108,17 @@ class Participant:
             if request.kind == "describe":
                 return Reply(self.kit.name, description=described(self.kit, settings))
             client = self._client_for(request.run, settings, method)
-            if client.model.harmonizer.could_reveal_images():
-                refuse_thin_averages(method)
+            revealing = [piece for piece in client.pieces.values() if piece.could_reveal_images(client.model)]
+            if revealing:
+                refuse_thin_averages(revealing)
                 refuse_windows(settings, self.kit)
+            announced = announce(client.pieces, client.model)
+            expected = expect_combined(client.pieces, announced, request.combined)
             problem = mismatch(request.state, snapshot(client.model.network), all_of_it=False)
-            if request.measurement and not problem:
-                problem = mismatch(request.measurement, client.model.harmonizer.measurement())
-            if problem:
+            if problem := problem or mismatch(request.combined, expected):
                 raise RefusalError(f"the received model does not fit: {problem}")
             reply = client.answer(request)
-            if reply.measurement and client.model.harmonizer.could_reveal_images():  # it has not left yet
+            if reply.sent and revealing:  # it has not left yet
                 images = f"{self._fingerprint}, {len(client.site.train)} images"
                 remember(self.kit.state(SPECTRA), f"{images}, {seen_as(settings)}", OTHER_SPECTRUM)
             return reply
@@ -190,11 +193,12 @@ def refuse_too_much(settings: Settings) -> None:
             raise RefusalError(f"{name} = {values[name]}: at most {most} is accepted here")
 
 
-def refuse_thin_averages(method: Method) -> None:
+def refuse_thin_averages(revealing: Iterable[Piece]) -> None:
     """A moving average can be the spectrum of its first or last image alone, however many images there are."""
-    schedule = method.harmonizer.schedule
-    if schedule != "before-training":
-        raise RefusalError(f"method.schedule = {schedule!r}: of spectra only the mean of all images is shared here")
+    for piece in revealing:
+        if not piece.measures_first:
+            schedule = getattr(piece, "schedule", "unknown")
+            raise RefusalError(f"method.schedule = {schedule!r}: of spectra only the mean of all images is shared here")
 
 
 def refuse_windows(settings: Settings, kit: SiteKit) -> None:

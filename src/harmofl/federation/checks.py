@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from harmofl.federation.messages import Kind, Reply
+from harmofl.methods.channel import expect_sent
 
 LONGEST_REASON = 500
 
 
-def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], measurement: Mapping[str, Tensor]) -> str:
-    """Say in a few words why a reply cannot be used; empty if it can."""
+def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> str:
+    """Say in a few words why a reply cannot be used; empty if it can.
+
+    `state` and `sent`: tensors like those that are expected.
+    """
     return in_plain_text(
         reply.error
         or mismatch(reply.state, state)
-        or (mismatch(reply.measurement, measurement) if reply.measurement else "")
+        or mismatch(reply.sent, expect_sent(sent, reply.sent))
         or _incomplete(reply, kind)
         or _not_finite(reply.metrics)
     )

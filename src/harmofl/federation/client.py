@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +18,14 @@ from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.optimizers import build_optimizer, optimizer_tensors, restore_optimizer
-from harmofl.methods.method import Method
-from harmofl.methods.penalties import Batch, Reference, Represent, Term, squared_distance
-from harmofl.models.network import Model, Network
+from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from harmofl.methods.channel import collect_kept, collect_sent, open_memories
+from harmofl.methods.method import OWN, STEP, Method
+from harmofl.methods.model import Model
+from harmofl.methods.penalties import Batch, Penalty, Term, squared_distance
+from harmofl.methods.pieces import LocalRound, Memory
+from harmofl.methods.steps import Step
+from harmofl.models.network import Network
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
 from harmofl.settings import Settings
@@ -82,13 +85,14 @@ class Client:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.shared = method.shares(model.network)
+        self.pieces = method.pieces()
         self.keeps_model = keeps_model or keeps_a_part(model, self.shared)
         self._inputs = TrainingInputs(site.train, settings.training, self.device)
         self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
     def answer(self, request: Request) -> Reply:
         """Do what is asked; whatever goes wrong here becomes the reply's error, and the round goes on elsewhere."""
-        handle = {"amplitude": self._measure, "train": self._train, "evaluate": self._evaluate}[request.kind]
+        handle = {"measure": self._measure, "train": self._train, "evaluate": self._evaluate}[request.kind]
         try:
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(seed_of(self.settings.seed, request.round, self.site.name))
@@ -101,71 +105,78 @@ class Client:
         return Reply(self.site.name, error=self.tell(error))
 
     def _measure(self, request: Request) -> Reply:
-        self._refuse_to_reveal()
-        harmonizer = self.model.to(self.device).harmonizer  # the network plays no part here
-        load(harmonizer, self._blank_harmonizer)
-        batches = self.site.train.batches(self.settings.training.batch_size)
-        harmonizer.measure(batch.images.to(self.device) for batch in batches)
-        if harmonizer.own:
-            self.store.save(request.round, prefixed("harmonizer", snapshot(harmonizer, sorted(harmonizer.own))))
-        return Reply(self.site.name, measurement=harmonizer.measurement(), num_examples=len(self.site.train))
+        self.model.to(self.device)
+        load(self.model.harmonizer, self._blank_harmonizer)
+        memories = open_memories(self.pieces, {}, {})
+        for name, piece in self.pieces.items():
+            if piece.measures_first:
+                batches = self.site.train.batches(self.settings.training.batch_size)
+                piece.measure(self.model, (batch.images.to(self.device) for batch in batches), memories[name])
+        self._refuse_to_reveal(memories)
+        if kept := collect_kept(memories):
+            self.store.save(request.round, kept)
+        return Reply(self.site.name, sent=collect_sent(memories), num_examples=len(self.site.train))
 
     def _evaluate(self, request: Request) -> Reply:
         self._receive(request, version=request.round)
-        self.model.harmonizer.freeze()
+        self.model.harmonizer.freeze()  # a model that is used learns no more
         if request.thorough and self.keeps_model:
             write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
         return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
-        kept = self._receive(request, version=request.round - 1)
+        kept, memories = self._receive(request, version=request.round - 1)
         scores = self._scores() if request.score else {}
         try:
-            reply = self._trained(request, kept)
+            reply = self._train_from(request, unprefixed("optimizer", kept), memories)
         except Exception as error:  # the scores of the model that was received still count
             return replace(self._failed(error), metrics=scores)
         return replace(reply, metrics={**reply.metrics, **scores})
 
-    def _trained(self, request: Request, kept: State) -> Reply:
-        learns_amplitude = self._prepare_harmonizer(request)
-        if learns_amplitude:
-            self._refuse_to_reveal()
+    def _train_from(self, request: Request, optimizer_state: State, memories: Mapping[str, Memory]) -> Reply:
         optimizer = build_optimizer(self.model.network, self.settings.training, request.round)
-        restore_optimizer(optimizer, unprefixed("optimizer", kept))
+        restore_optimizer(optimizer, optimizer_state)
+        views = self._start_round(request.round, memories)
 
         started = time.perf_counter()
-        generator = Generator().manual_seed(seed_of(self.settings.seed, request.round, self.site.name, "order"))
-        batches = self._inputs.batches(self.model.harmonizer, learns_amplitude, generator)
-        summary, num_steps = self._descend(batches, optimizer, previous=unprefixed("previous", kept))
+        summary, num_steps = self._descend(request.round, optimizer, views)
         seconds = time.perf_counter() - started
 
         if not all_finite(self.model.network, summary):
             # Raised before anything is kept, so that the next round starts from the last good one.
             raise TrainingDivergedError("training gave NaN or infinite numbers")
-        self._keep(request, optimizer)
+        for name, piece in self.pieces.items():
+            piece.finish(replace(views[name], num_steps=num_steps))
+        self._refuse_to_reveal(memories)
+        self._keep(request, optimizer, memories)
         return Reply(
             site=self.site.name,
             state=snapshot(self.model.network, self.shared),
-            measurement=self.model.harmonizer.measurement() if learns_amplitude else {},
+            sent=collect_sent(memories),
             num_examples=len(self.site.train),
             num_steps=num_steps,
             metrics={"train": summary | {"seconds": seconds}},
         )
 
-    def _descend(
-        self, batches: Iterator[tuple[Tensor, Tensor]], optimizer: Optimizer, previous: State
-    ) -> tuple[Scores, int]:
+    def _start_round(self, number: int, memories: Mapping[str, Memory]) -> dict[str, LocalRound]:
+        """The round as each piece sees it: all the same but for its memory."""
+        weights = [weight.detach().clone() for weight in self.model.network.parameters()]
+        rate = learning_rate(self.settings.training, number)
+        return {name: LocalRound(number, self.model, weights, rate, memory) for name, memory in memories.items()}
+
+    def _descend(self, round_number: int, optimizer: Optimizer, views: Mapping[str, LocalRound]) -> tuple[Scores, int]:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
         network, loss = self.model.network, self.task.loss(self.settings)
-        weights = list(network.parameters())
-        start = [weight.detach().clone() for weight in weights]
-        terms = self._penalty_terms(start, previous)
+        weights, start = list(network.parameters()), views[OWN].initial_weights
+        step, terms = self._start_pieces(views)
+        generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
         total_loss = torch.zeros((), device=self.device)
         total_drift = torch.zeros((), device=self.device)
         num_steps, num_images = 0, 0
 
         self.model.train()
-        for inputs, targets in batches:  # harmonized already: once a step, even if the step makes two passes
+        # Harmonized already: once a step, even if the step makes two passes.
+        for inputs, targets in self._inputs.batches(self.model.harmonizer, generator):
 
             def compute_loss(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
                 if not terms:
@@ -174,60 +185,45 @@ class Client:
                 batch = Batch(weights, inputs, representation)
                 return torch.stack([loss(logits, targets), *(term(batch) for term in terms)]).sum()
 
-            total_loss += self.method.step(network, optimizer, compute_loss) * len(inputs)
+            total_loss += step(network, optimizer, compute_loss) * len(inputs)
             with torch.no_grad():
                 total_drift += squared_distance(weights, start)
             num_steps += 1
             num_images += len(inputs)
         return {"loss": float(total_loss) / num_images, "drift": float(total_drift) / num_steps}, num_steps
 
-    def _penalty_terms(self, start: Sequence[Tensor], previous: State) -> list[Term]:
-        network = self.model.network
-        reference = Reference(
-            weights=start,
-            global_model=lambda: frozen_representation(network, None),
-            previous_model=lambda: frozen_representation(network, previous or None),
-        )
-        terms = (penalty.start(reference) for penalty in self.method.penalties)
-        return [term for term in terms if term is not None]
+    def _start_pieces(self, views: Mapping[str, LocalRound]) -> tuple[Step, list[Term]]:
+        """Start every piece; return what is called with every batch: the step, and the terms of the loss."""
+        started = {name: piece.start(views[name]) for name, piece in self.pieces.items()}
+        terms = [started[name] for name, piece in self.pieces.items() if isinstance(piece, Penalty)]
+        return started.get(STEP, self.method.step), [term for term in terms if term is not None]
 
-    def _receive(self, request: Request, version: int) -> State:
-        """Put the received entries and the site's own into the model; return all that the site kept."""
+    def _receive(self, request: Request, version: int) -> tuple[State, dict[str, Memory]]:
+        """Put the received entries and the site's own into the model; return what the site kept, for its pieces too."""
         kept = self.store.newest(at_most=version)
-        own = unprefixed("own", kept)
+        memories = open_memories(self.pieces, kept, request.combined)
+        own = memories[OWN].kept
         received = {name: tensor for name, tensor in request.state.items() if name not in own}
         self.model.to(self.device, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
         load(self.model.network, received, own)
-        load(self.model.harmonizer, self._blank_harmonizer | unprefixed("harmonizer", kept))
-        if request.measurement:
-            self.model.harmonizer.receive(request.measurement)
-        return kept
+        load(self.model.harmonizer, self._blank_harmonizer)
+        for name, piece in self.pieces.items():
+            piece.receive(self.model, memories[name])
+        return kept, memories
 
-    def _refuse_to_reveal(self) -> None:
-        """A spectrum averaged over very few images could give one of them away: the site keeps it."""
+    def _refuse_to_reveal(self, memories: Mapping[str, Memory]) -> None:
+        """What was computed from very few images could give one of them away: the site keeps it."""
         fewest, own = self.settings.data.min_images_for_amplitude, len(self.site.train)
-        if own < fewest and self.model.harmonizer.could_reveal_images():
-            raise RefusalError(
-                f"{own} training images: an amplitude of fewer than {fewest} could give an image away, so it is not "
-                "shared (data.min_images_for_amplitude)"
-            )
+        for name, piece in self.pieces.items():
+            if own < fewest and memories[name].sent and piece.could_reveal_images(self.model):
+                raise RefusalError(
+                    f"{own} training images: an amplitude of fewer than {fewest} could give an image away, so it is "
+                    "not shared (data.min_images_for_amplitude)"
+                )
 
-    def _prepare_harmonizer(self, request: Request) -> bool:
-        """Freeze the harmonizer unless this is a round in which it learns."""
-        schedule = self.method.harmonizer.schedule
-        learns = schedule == "every-round" or (schedule == "first-round" and request.round == 1)
-        if not learns:
-            self.model.harmonizer.freeze()
-        return learns
-
-    def _keep(self, request: Request, optimizer: Optimizer) -> None:
+    def _keep(self, request: Request, optimizer: Optimizer, memories: Mapping[str, Memory]) -> None:
         """Write the version of this round, and drop those that no round will start from again."""
-        network, harmonizer = self.model.network, self.model.harmonizer
-        own = [name for name in network.state_dict() if name not in set(self.shared)]
-        kept = prefixed("own", snapshot(network, own))
-        kept |= prefixed("harmonizer", snapshot(harmonizer, sorted(harmonizer.own)))
-        if any(penalty.needs_previous_model for penalty in self.method.penalties):
-            kept |= prefixed("previous", snapshot(network))
+        kept = collect_kept(memories)
         if self.settings.training.optimizer_state == "keep":
             kept |= prefixed("optimizer", optimizer_tensors(optimizer))
         self.store.save(request.round, kept)
@@ -251,11 +247,3 @@ def all_finite(network: Network, numbers: Scores) -> bool:
     """Whether a round of training left nothing but finite numbers."""
     state = network.state_dict().values()
     return all(map(math.isfinite, numbers.values())) and all(bool(tensor.isfinite().all()) for tensor in state)
-
-
-def frozen_representation(network: Network, state: State | None) -> Represent:
-    """The representation that a copy of the network gives, with other weights if there are any."""
-    twin = copy.deepcopy(network).eval()
-    if state:
-        load(twin, state)
-    return torch.no_grad()(twin.representation)

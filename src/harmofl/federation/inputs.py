@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from harmofl.data.augmentation import dihedral
 from harmofl.data.images import ImageSet
-from harmofl.methods.harmonizers import Harmonizer
+from harmofl.methods.layers import Harmonizer
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
 
@@ -34,9 +34,9 @@ class TrainingInputs:
         self._targets: Tensor | None = None
         self._made_with: State = {}
 
-    def batches(self, harmonizer: Harmonizer, learns: bool, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of all local epochs, on the device; `learns`: the harmonizer still changes."""
-        kept = self._kept(harmonizer, learns)
+    def batches(self, harmonizer: Harmonizer, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of all local epochs, on the device."""
+        kept = self._kept(harmonizer)
         for _ in range(self._training.local_epochs):
             order = torch.randperm(len(self._train), generator=generator)
             for indices in in_batches(order, self._training.batch_size):
@@ -51,10 +51,10 @@ class TrainingInputs:
                     inputs = harmonizer(images.to(self._device))
                 yield inputs.to(memory_format=torch.channels_last), targets.to(self._device)
 
-    def _kept(self, harmonizer: Harmonizer, learns: bool) -> tuple[Tensor, Tensor] | None:
+    def _kept(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor] | None:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""
         state = snapshot(harmonizer)
-        unchanged = harmonizer.repeatable and not learns and self._training.augmentation == "none"
+        unchanged = harmonizer.repeatable and not harmonizer.learns and self._training.augmentation == "none"
         if not (state and unchanged and self._has_room()):
             return None
         if self._harmonized is None or self._targets is None or not _same(state, self._made_with):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from safetensors import SafetensorError
@@ -14,14 +14,15 @@ from safetensors.torch import save as save_tensors
 from harmofl.settings import Settings
 from harmofl.states import State, prefixed, unprefixed
 
-Kind = Literal["describe", "amplitude", "train", "evaluate"]
+Kind = Literal["describe", "measure", "train", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Request:
     """What the server asks of a site.
 
-    describe: say what the images are like, as the server never sees them. amplitude: measure the training images.
+    describe: say what the images are like, as the server never sees them. measure: look at the training images, for
+    the method's pieces that want it before the first round.
     train: score the received model if `score`, then train from it. evaluate: score the received model; `thorough`
     adds the slow metrics and lets the site save its own model.
     """
@@ -31,8 +32,8 @@ class Request:
     round: int
     state: State = field(default_factory=dict)
     """The entries of the network that travel; to a site that has not trained yet, the others' initial values too."""
-    measurement: State = field(default_factory=dict)
-    """What the server made of all sites' measurements, apart from the network whatever the server rule."""
+    combined: State = field(default_factory=dict)
+    """What the server combined of what the method's pieces sent from all sites, as `piece.name`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     keep: tuple[int, ...] = ()
     """Rounds that the server may still go back to, so the site keeps what it stored after them."""
@@ -46,7 +47,9 @@ class Reply:
 
     site: str
     state: State = field(default_factory=dict)
-    measurement: State = field(default_factory=dict)
+    """The trained entries of the network that travel."""
+    sent: State = field(default_factory=dict)
+    """What the method's pieces send beside them, as `piece.name`."""
     num_examples: int = 0
     num_steps: int = 0
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -62,18 +65,15 @@ def as_sent(settings: Settings) -> dict[str, Any]:
 
 
 Message = TypeVar("Message", Request, Reply)
+TENSOR_FIELDS = ("state", "combined", "sent")
 
 
 def encode(message: Request | Reply) -> bytes:
     """Pack a message as safetensors, its plain fields as JSON in the header."""
-    plain = {name: value for name, value in _plain(message).items() if name not in ("state", "measurement")}
-    tensors = prefixed("state", message.state) | prefixed("measurement", message.measurement)
-    return save_tensors(tensors, metadata={"message": json.dumps(plain)})
-
-
-def _plain(message: Request | Reply) -> dict[str, Any]:
-    empty: dict[str, State] = {"state": {}, "measurement": {}}
-    return asdict(type(message)(**{**vars(message), **empty}))
+    tensors = {name: value for name, value in vars(message).items() if name in TENSOR_FIELDS}
+    plain = {name: value for name, value in vars(message).items() if name not in TENSOR_FIELDS}
+    packed = {key: tensor for name, state in tensors.items() for key, tensor in prefixed(name, state).items()}
+    return save_tensors(packed, metadata={"message": json.dumps(plain)})
 
 
 def decode_request(data: bytes) -> Request:
@@ -93,6 +93,7 @@ def _decode(kind: type[Message], data: bytes) -> Message:
         plain = json.loads(json.loads(data[8 : 8 + header_length])["__metadata__"]["message"])
         if "keep" in plain:
             plain["keep"] = tuple(plain["keep"])
-        return kind(**plain, state=unprefixed("state", tensors), measurement=unprefixed("measurement", tensors))
+        names = [each.name for each in fields(kind) if each.name in TENSOR_FIELDS]
+        return kind(**plain | {name: unprefixed(name, tensors) for name in names})
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a message: {error}") from None

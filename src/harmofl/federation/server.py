@@ -17,9 +17,10 @@ from harmofl.federation.checks import problem_with, without_bad_scores
 from harmofl.federation.client import keeps_a_part
 from harmofl.federation.messages import Kind, Reply, Request, as_sent
 from harmofl.federation.transports import Transport, in_order
-from harmofl.methods.harmonizers import ImageShape
+from harmofl.methods.aggregation import start_aggregation
+from harmofl.methods.channel import Combining, announce, open_memories
 from harmofl.methods.method import Method
-from harmofl.methods.server_rules import Aggregation, Mean
+from harmofl.methods.model import Model
 from harmofl.methods.sharing import running_statistics
 from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.runs.folder import Record, RunFolder
@@ -68,7 +69,8 @@ class Server:
         pools = settings.federation.running_variances == "pooled"
         self.pooled = running_statistics(model.network) if pools else {}
         self.trainable = {name for name, _ in model.network.named_parameters()}
-        self.blank_measurement = model.harmonizer.measurement()
+        self.pieces = method.pieces()
+        self.announced = announce(self.pieces, model)
 
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
@@ -89,27 +91,29 @@ class Server:
     # --- one round ---------------------------------------------------------------------------------------------
 
     def _begun(self, sites: list[str]) -> Progress:
-        """Before round 1: the initial model, and the sites' amplitudes if the method measures them first."""
+        """Before round 1: the initial model, and what the method's pieces measure first."""
         started = time.perf_counter()
         progress = Progress(0, self.initial, Selection(per_site=not self.shared, best={}))
         self.folder.keep_records(0)
-        if self.method.harmonizer.schedule == "before-training":
-            progress = self._measured(progress, sites)
+        if any(piece.measures_first for piece in self.pieces.values()):
+            progress = self._measure(progress, sites)
         progress = replace(progress, seconds=time.perf_counter() - started, kept=(0,))
         write_checkpoint(self.folder, progress)
         return progress
 
-    def _measured(self, progress: Progress, sites: list[str]) -> Progress:
-        requests = {site: self._request("amplitude", site, progress, 0) for site in sites}
-        measurements = Mean()
+    def _measure(self, progress: Progress, sites: list[str]) -> Progress:
+        requests = {site: self._request("measure", site, progress, 0) for site in sites}
+        combining = Combining(self.pieces, progress.combined, len(sites))
         records: list[Record] = []
+        num_measured = 0
         for reply in self._accepted(requests, records, state_names=[]):
-            measurements.add(reply.measurement)
-            place = {"round": 0, "site": reply.site, "phase": "amplitude"}
+            combining.add(reply.site, reply.sent)
+            num_measured += bool(reply.sent)
+            place = {"round": 0, "site": reply.site, "phase": "measure"}
             records.append(place | self._traffic(requests[reply.site], reply))
-        self._require_quorum(measurements.count, sites, 0, records)
+        self._require_quorum(num_measured, sites, 0, records)
         self.folder.append(records)
-        return replace(progress, measurement=measurements.value(), num_records=len(records))
+        return replace(progress, combined=combining.value(), num_records=len(records))
 
     def _next_round(self, progress: Progress, sites: list[str]) -> Progress:
         """Send the model, fold the sites' answers into the next one, and write it down.
@@ -121,8 +125,8 @@ class Server:
         number = progress.round + 1
         requests = {site: self._request("train", site, progress, number, score=progress.round > 0) for site in sites}
         start = {name: progress.state[name] for name in self.shared}
-        aggregation = Aggregation(self.method.server_rule, start, self.trainable, self.pooled)
-        measurements = Mean()
+        aggregation = start_aggregation(self.method.server_rule, start, self.trainable, self.pooled)
+        combining = Combining(self.pieces, progress.combined, len(sites))
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
@@ -131,14 +135,14 @@ class Server:
             if not usable:
                 continue
             aggregation.add(reply.state, self._weight(reply), reply.num_steps, self._momentum())
-            measurements.add(reply.measurement)
+            combining.add(reply.site, reply.sent)
             losses[reply.site] = reply.metrics["train"]["loss"]
             records.append(self._train_record(number, requests[reply.site], reply))
             self.watch(records[-1])
         self._require_quorum(len(losses), sites, number, records)
 
         learning_rate = self.settings.federation.server_learning_rate
-        state, moments = aggregation.finish(progress.moments, learning_rate)
+        state, memory = aggregation.finish(progress.memory, learning_rate)
         seconds = time.perf_counter() - started
         records.append(self._server_record(number, list(losses.values()), scores, seconds, records))
         self.folder.append(records)
@@ -146,8 +150,8 @@ class Server:
         following = Progress(
             round=number,
             state=state,
-            moments=moments,
-            measurement=measurements.value() or progress.measurement,
+            memory=memory,
+            combined=combining.value(),
             selection=selection,
             num_records=progress.num_records + len(records),
             seconds=progress.seconds + seconds,
@@ -166,8 +170,8 @@ class Server:
             run=self.run_identifier,
             kind=kind,
             round=number,
-            state=state if kind != "amplitude" else {},
-            measurement=progress.measurement,
+            state=state if kind != "measure" else {},
+            combined=progress.combined,
             settings=as_sent(self.settings),
             keep=progress.kept,
             **more,
@@ -187,7 +191,7 @@ class Server:
         replies = self.transport.ask(requests, timeout=self.settings.federation.timeout)
         for reply in in_order(replies, sorted(requests)):
             request = requests[reply.site]
-            problem = problem_with(reply, request.kind, expected, self.blank_measurement)
+            problem = problem_with(reply, request.kind, expected, self.announced)
             if not problem:
                 yield reply, True
                 continue
@@ -224,8 +228,8 @@ class Server:
     def _traffic(self, request: Request, reply: Reply) -> Record:
         return {
             "num_examples": reply.num_examples,
-            "bytes_down": num_bytes(request.state, request.measurement),
-            "bytes_up": num_bytes(reply.state, reply.measurement),
+            "bytes_down": num_bytes(request.state, request.combined),
+            "bytes_up": num_bytes(reply.state, reply.sent),
         }
 
     def _train_record(self, number: int, request: Request, reply: Reply) -> Record:
@@ -323,19 +327,22 @@ class Server:
             return
         model = self.task.build_model(self.settings, self.method)
         load(model.network, chosen.state)
-        if chosen.measurement:
-            model.harmonizer.receive(chosen.measurement)
+        memories = open_memories(self.pieces, {}, chosen.combined)
+        for name, piece in self.pieces.items():
+            piece.receive(model, memories[name])
         model.harmonizer.freeze()
         write_model(self.folder.model, model, self.task, self.settings, self.sites, best)
 
 
-def check_measurement(method: Method, image_shape: ImageShape) -> None:
-    """Refuse a harmonizer that would have to measure first, but does not say what: no site would be asked."""
-    if method.harmonizer.schedule == "before-training" and not method.harmonizer(image_shape).measurement():
-        raise UsageError(
-            f"{method.name}: its harmonizer's schedule is 'before-training', but its measurement() is empty; from the "
-            "start it must return every tensor that sites will send, with its name, shape and type, zeros for example"
-        )
+def check_pieces(method: Method, model: Model) -> None:
+    """Raise an error for a piece that measures before training, but announces nothing: no site would be asked."""
+    for piece in method.pieces().values():
+        if piece.measures_first and not piece.sends(model):
+            raise UsageError(
+                f"{method.name}: {type(piece).__name__} measures images before training, but announces nothing to "
+                "send; a harmonizer's measurement() must return every tensor that sites will send from the start, with "
+                "its name, shape and type, zeros for example"
+            )
 
 
 def quorum(settings: Settings, num_sites: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from harmofl import registry
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
-from harmofl.federation.server import Server, check_measurement, start_from
+from harmofl.federation.server import Server, check_pieces, start_from
 from harmofl.federation.transports import Transport, hindrance, num_workers, simulated
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record, RunFolder
@@ -75,9 +75,10 @@ def run_federation(
     if transport is None:
         _check_method_travels(method, settings)
     task = registry.tasks.find(settings.task)
-    check_measurement(method, task.image_shape(settings.data))
+    model = task.build_model(settings, method)
+    check_pieces(method, model)
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
-        start_from(task.build_model(settings, method).network, Path(settings.model.initial))
+        start_from(model.network, Path(settings.model.initial))
     folder = RunFolder(out)
     identifier = folder.begin(settings, resume)
     try:

@@ -24,7 +24,7 @@ from harmofl.files import write_whole
 from harmofl.inference.card import is_synthetic, write_card
 from harmofl.inference.plain import plain_model
 from harmofl.methods.method import Method
-from harmofl.models.network import Model
+from harmofl.methods.model import Model
 from harmofl.runs.model_folder import is_whole, open_model, read_description
 from harmofl.states import num_bytes, snapshot
 

@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from harmofl.methods.harmonizers import SMALLEST_RATIO, AmplitudeNormalization, Harmonizer
-from harmofl.models.network import Model
+from harmofl.methods.layers import SMALLEST_RATIO, AmplitudeNormalization, Harmonizer
+from harmofl.methods.model import Model
 
 
 def plain_model(model: Model) -> Model:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harmofl.methods.adaptations import OwnLayers
 from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method
 from harmofl.methods.penalties import ModelContrast, Proximity
@@ -50,6 +51,7 @@ fedadam = Method(
 fedbn = Method(
     "FedBN",
     shares=all_but_batch_norm,
+    adapt=OwnLayers(),
     paper="Li et al., ICLR 2021",
     idea="Batch norm layers stay at each site.",
     limit="a network without batch norm",

@@ -1,4 +1,4 @@
-"""What a method is: five independent pieces, combined as data."""
+"""What a method is: six independent pieces, combined as data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from harmofl.errors import UsageError, describe, unknown_name
-from harmofl.methods.harmonizers import HarmonizerFactory, identity
+from harmofl.methods.adaptations import Adaptation, as_received
+from harmofl.methods.harmonizers import Harmonization, identity
 from harmofl.methods.penalties import Penalty
+from harmofl.methods.pieces import Piece
 from harmofl.methods.server_rules import Average, ServerRule
-from harmofl.methods.sharing import Sharing, everything
-from harmofl.methods.steps import Step, descend
+from harmofl.methods.sharing import OwnEntries, Sharing, everything
+from harmofl.methods.steps import RoundStep, Step, descend
 from harmofl.registry import key_of
+
+STEP = "step"
+OWN = "own"
+"""Under this name a site keeps the entries of the network that do not travel."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,11 @@ class Method:
     """
 
     name: str
-    harmonizer: HarmonizerFactory = identity  # images, before the network
+    harmonizer: Harmonization = identity  # images, before the network
     penalties: tuple[Penalty, ...] = ()  # added to the task's loss
-    step: Step = descend  # how a batch changes the weights
+    step: Step | RoundStep = descend  # how a batch changes the weights
     shares: Sharing = everything  # which state entries travel
+    adapt: Adaptation = as_received  # what a site does with a model before it uses it on its own images
     server_rule: ServerRule = Average()  # how the server combines
 
     paper: str = ""
@@ -55,7 +62,7 @@ class Method:
     def settings(self) -> dict[str, Any]:
         """The settings of all pieces with their values."""
         values: dict[str, Any] = {}
-        for piece in self._pieces():
+        for piece in self._all():
             for name, value in _fields(piece).items():
                 if name in values:
                     raise UsageError(f"two pieces of {self.name} have a setting {name!r}: rename it in one of them")
@@ -65,7 +72,7 @@ class Method:
     @property
     def usual_settings(self) -> set[str]:
         """Names of the settings whose value is the default of their piece's class."""
-        own = [(piece, f) for piece in self._pieces() for f in _own_fields(piece)]
+        own = [(piece, f) for piece in self._all() for f in _own_fields(piece)]
         return {f.name for piece, f in own if _is_default(f, getattr(piece, f.name))}
 
     def with_settings(self, **values: Any) -> Method:
@@ -78,11 +85,19 @@ class Method:
             penalties=tuple(_updated(penalty, values) for penalty in self.penalties),
             step=_updated(self.step, values),
             shares=_updated(self.shares, values),
+            adapt=_updated(self.adapt, values),
             server_rule=_updated(self.server_rule, values),
         )
 
-    def _pieces(self) -> tuple[Any, ...]:
-        return (self.harmonizer, *self.penalties, self.step, self.shares, self.server_rule)
+    def pieces(self) -> dict[str, Piece]:
+        """The pieces that may have state at a site, under the names by which their tensors rest and travel."""
+        penalties = {f"penalty-{number}": penalty for number, penalty in enumerate(self.penalties)}
+        own = OwnEntries(self.shares)
+        named = {"harmonizer": self.harmonizer, **penalties, STEP: self.step, OWN: own, "adapt": self.adapt}
+        return {name: piece for name, piece in named.items() if isinstance(piece, Piece)}
+
+    def _all(self) -> tuple[Any, ...]:
+        return (self.harmonizer, *self.penalties, self.step, self.shares, self.adapt, self.server_rule)
 
 
 def _own_fields(piece: Any) -> tuple[Field[Any], ...]:

@@ -1,13 +1,15 @@
 """Terms added to the task's loss.
 
-A penalty is told once per round what it may compare with (`Reference`) and returns the term for each batch.
+A penalty is started once per round and returns the term for each batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +18,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from harmofl.errors import STRICT
-
-Represent = Callable[[Tensor], Tensor]
+from harmofl.methods.pieces import LocalRound, Piece
+from harmofl.models.network import Network
+from harmofl.states import load, snapshot
 
 
 @plain_dataclass(frozen=True)
@@ -25,64 +28,55 @@ class Batch:
     """One pass of the local model over a batch."""
 
     weights: Sequence[Tensor]
+    """The network's trainable weights, live: gradients flow."""
     inputs: Tensor
+    """Harmonized images (N, C, H, W)."""
     representation: Tensor
-
-
-@plain_dataclass(frozen=True)
-class Reference:
-    """What is fixed during a round: where the local model started, and two older models' representations.
-
-    Both models run in eval mode without gradients and are made only when asked for; a site without a previous
-    model gets the global one.
-    """
-
-    weights: Sequence[Tensor]
-    global_model: Callable[[], Represent]
-    previous_model: Callable[[], Represent]
+    """(N, features): the network's last features before its classifier, averaged over the image."""
 
 
 Term = Callable[[Batch], Tensor]
+"""From a batch to a scalar that is added to the loss."""
 
 
-class Penalty(Protocol):
+class Penalty(Piece):
     """A term of the local loss."""
 
-    @property
-    def needs_previous_model(self) -> bool:
-        """Whether sites must keep their model of the round before."""
-
-    def start(self, reference: Reference) -> Term | None:
+    @abstractmethod
+    def start(self, local: LocalRound) -> Term | None:
         """Return this round's term, or None if it is zero."""
 
 
 @dataclass(frozen=True, config=STRICT)
-class Proximity:
+class Proximity(Penalty):
     """μ/2 · ‖θ − θᵗ‖²: keeps the local model near the global one."""
 
     mu: Annotated[float, Field(ge=0)] = 0.01
-    needs_previous_model = False
 
-    def start(self, reference: Reference) -> Term | None:
+    def start(self, local: LocalRound) -> Term | None:
         """Anchor the term at the global model's weights."""
         if self.mu == 0:
             return None
-        return lambda batch: self.mu / 2 * squared_distance(batch.weights, reference.weights)
+        return lambda batch: self.mu / 2 * squared_distance(batch.weights, local.initial_weights)
 
 
 @dataclass(frozen=True, config=STRICT)
-class ModelContrast:
-    """μ · −log softmax: representations nearer to the global model's than to the site's own previous model's."""
+class ModelContrast(Penalty):
+    """μ · −log softmax: representations nearer to the global model's than to the site's own previous model's.
+
+    The site keeps its model of every round for the next one; without one, the global model stands for it.
+    """
 
     mu: Annotated[float, Field(ge=0)] = 1.0
     temperature: Annotated[float, Field(gt=0)] = 0.5
-    needs_previous_model = True
 
-    def start(self, reference: Reference) -> Term | None:
+    def start(self, local: LocalRound) -> Term | None:
         """Fix the two models that representations are compared with."""
         if self.mu == 0:
             return None
-        global_model, previous_model = reference.global_model(), reference.previous_model()
+        network = local.model.network
+        global_model = freeze_representation(network)
+        previous_model = freeze_representation(network, local.memory.kept)
 
         def term(batch: Batch) -> Tensor:
             positive = global_model(batch.inputs)
@@ -90,6 +84,21 @@ class ModelContrast:
             return self.mu * contrast(batch.representation, positive, negative, self.temperature)
 
         return term
+
+    def finish(self, local: LocalRound) -> None:
+        """Keep the trained model as the next round's previous one."""
+        local.memory.kept = snapshot(local.model.network)
+
+
+def freeze_representation(network: Network, state: Mapping[str, Tensor] | None = None) -> Callable[[Tensor], Tensor]:
+    """Return the representation that a copy of the network gives, in eval mode without gradients.
+
+    `state`: other weights for the copy, if there are any.
+    """
+    twin = copy.deepcopy(network).eval()
+    if state:
+        load(twin, state)
+    return torch.no_grad()(twin.representation)
 
 
 def squared_distance(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:

@@ -1,17 +1,19 @@
 """How the server combines what the sites send.
 
-Every rule is two numbers' worth of freedom around one formula,
+Every rule is this formula with three choices,
 
     θ ← θ + move((Σ pᵢ aᵢ) · Σ pᵢ (θᵢ − θ)/aᵢ),
 
-with `effective_steps` giving aᵢ and `move` the step. They act on trainable parameters; floating buffers take the
-weighted mean, integer buffers the maximum.
+`effective_steps` gives aᵢ and `move` the step; a rule that needs every site's update at once, such as a median, puts
+`combine` in the place of the sum. Rules act on trainable weights; floating-point buffers take the weighted mean, or
+what `combine` makes of them, and integer buffers the maximum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -22,31 +24,56 @@ from harmofl.errors import STRICT
 from harmofl.states import State
 
 
-class ServerRule(Protocol):
-    """What a server does with its sites' updates."""
+@plain_dataclass(frozen=True)
+class Update:
+    """What one site changed in a round: differences to the global model, in double precision."""
+
+    weights: State
+    """Trainable weights."""
+    buffers: State
+    """Floating-point buffers, such as the statistics of batch norm layers."""
+
+
+class ServerRule:
+    """What a server does with its sites' updates: the base of all rules, and the plain average."""
+
+    needs_every_update: ClassVar[bool] = False
+    """Whether `combine` must see all updates. Otherwise sums are enough: memory stays flat, however many sites."""
 
     def effective_steps(self, num_steps: int, momentum: float) -> float:
         """Return aᵢ: what a site's update is divided by before averaging."""
-
-    def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
-        """Return the change of the global weights and the rule's new memory."""
-
-
-@dataclass(frozen=True)
-class Average:
-    """The weighted mean of the sites' models."""
-
-    def effective_steps(self, num_steps: int, momentum: float) -> float:
-        """Return 1: every update counts as it is."""
         return 1.0
 
-    def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
-        """Go all the way at learning rate 1."""
+    def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
+        """Make one update of all; `shares` are the sites' weights pᵢ, which sum to 1."""
+        raise NotImplementedError(f"{type(self).__name__} has no combine(), but says that it needs every update")
+
+    def move(self, update: State, memory: State, learning_rate: float) -> tuple[State, State]:
+        """Return the change of the global weights, and what the rule remembers for the next round."""
         return {name: learning_rate * tensor for name, tensor in update.items()}, {}
 
 
+def combine_entries(updates: Sequence[Update], function: Callable[[Tensor], Tensor]) -> Update:
+    """Combine updates entry by entry; the function gets (sites, …) and returns (…).
+
+    >>> updates = [Update({"w": torch.tensor([value])}, {}) for value in (1.0, 2.0, 9.0)]
+    >>> combine_entries(updates, lambda values: values.median(dim=0).values).weights
+    {'w': tensor([2.])}
+    """
+
+    def combined(states: Sequence[State]) -> State:
+        return {name: function(torch.stack([state[name] for state in states])) for name in states[0]}
+
+    return Update(combined([each.weights for each in updates]), combined([each.buffers for each in updates]))
+
+
 @dataclass(frozen=True)
-class NormalizedAverage(Average):
+class Average(ServerRule):
+    """The weighted mean of the sites' models."""
+
+
+@dataclass(frozen=True)
+class NormalizedAverage(ServerRule):
     """Updates divided by the number of effective local steps, so that busy sites do not pull harder."""
 
     def effective_steps(self, num_steps: int, momentum: float) -> float:
@@ -57,109 +84,20 @@ class NormalizedAverage(Average):
 
 
 @dataclass(frozen=True, config=STRICT)
-class AdaptiveMoments(Average):
+class AdaptiveMoments(ServerRule):
     """Adam on the averaged update, as if it were a gradient: no bias correction."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Field(gt=0)] = 1e-3
 
-    def move(self, update: State, moments: State, learning_rate: float) -> tuple[State, State]:
+    def move(self, update: State, memory: State, learning_rate: float) -> tuple[State, State]:
         """Return rate · m/(√v + τ), with m and v the running first and second moments."""
-        change, new_moments = {}, {}
+        change, moments = {}, {}
         for name, tensor in update.items():
             zero = torch.zeros_like(tensor)
-            first = self.beta1 * moments.get(f"first.{name}", zero) + (1 - self.beta1) * tensor
-            second = self.beta2 * moments.get(f"second.{name}", zero) + (1 - self.beta2) * tensor.square()
+            first = self.beta1 * memory.get(f"first.{name}", zero) + (1 - self.beta1) * tensor
+            second = self.beta2 * memory.get(f"second.{name}", zero) + (1 - self.beta2) * tensor.square()
             change[name] = learning_rate * first / (second.sqrt() + self.tau)
-            new_moments[f"first.{name}"], new_moments[f"second.{name}"] = first, second
-        return change, new_moments
-
-
-class Aggregation:
-    """Folds sites' states into the next global state, one at a time: memory does not grow with their number.
-
-    Sums run in double precision, so that one site alone gives back exactly its own weights.
-    """
-
-    def __init__(
-        self,
-        rule: ServerRule,
-        state: Mapping[str, Tensor],
-        trainable: Collection[str],
-        pooled: Mapping[str, str] | None = None,
-    ) -> None:
-        self._rule = rule
-        self._state = state
-        # From a running variance to its running mean, where variances are pooled: each site's second moment is
-        # summed, so that the result is the mean of the variances plus the variance of the means.
-        self._pooled = {name: mean for name, mean in (pooled or {}).items() if name in state and mean in state}
-        self._trainable = frozenset(trainable) & state.keys()
-        self._sums: State = {
-            name: torch.zeros_like(tensor, dtype=torch.float64)
-            for name, tensor in state.items()
-            if tensor.is_floating_point()
-        }
-        self._largest: State = {}
-        self._total_weight = 0.0
-        self._total_steps = 0.0
-        self._total_share = 0.0
-
-    def add(self, site_state: Mapping[str, Tensor], weight: float, num_steps: int, momentum: float) -> None:
-        """Take one site's state, with its weight pᵢ before normalization."""
-        steps = self._rule.effective_steps(num_steps, momentum)
-        self._total_weight += weight
-        self._total_steps += weight * steps
-        self._total_share += weight / steps
-        for name in self._state:
-            if name in self._sums:
-                share = weight / steps if name in self._trainable else weight
-                self._sums[name].add_(self._summed(name, site_state), alpha=share)
-            else:
-                largest = self._largest.get(name, site_state[name])
-                self._largest[name] = torch.maximum(largest, site_state[name])
-
-    def finish(self, moments: State, learning_rate: float) -> tuple[State, State]:
-        """Return the new global state and the server rule's new memory."""
-        means = {name: total / self._total_weight for name, total in self._sums.items()}
-        # Sites that agree leave a difference of rounding errors, which may lie below zero.
-        means |= {name: (means[name] - means[mean].square()).clamp_min(0) for name, mean in self._pooled.items()}
-        targets = {name: self._target(name, mean) for name, mean in means.items() if name in self._trainable}
-        update = {name: target - self._state[name].double() for name, target in targets.items()}
-        change, new_moments = self._rule.move(update, moments, learning_rate)
-        # Seen from the target, a rule that goes all the way adds exactly nothing; seen from the start it would round.
-        moved = {name: targets[name] + (change[name] - update[name]) for name in targets}
-        results = self._largest | means | moved
-        return {name: results[name].to(start.dtype) for name, start in self._state.items()}, new_moments
-
-    def _summed(self, name: str, site_state: Mapping[str, Tensor]) -> Tensor:
-        value = site_state[name].double()
-        return value + site_state[self._pooled[name]].double().square() if name in self._pooled else value
-
-    def _target(self, name: str, mean: Tensor) -> Tensor:
-        """θ + (Σ pᵢ aᵢ) · Σ pᵢ (θᵢ − θ)/aᵢ, from the mean of θᵢ/aᵢ."""
-        mean_steps = self._total_steps / self._total_weight
-        rest = 1 - mean_steps * self._total_share / self._total_weight
-        return mean_steps * mean + rest * self._state[name].double()
-
-
-class Mean:
-    """The plain mean of the sites' measurements, whatever the sites' weights."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sums: State = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-
-    def add(self, measurement: Mapping[str, Tensor]) -> None:
-        """Take one site's measurement; an empty one does not count."""
-        if not measurement:
-            return
-        self.count += 1
-        for name, tensor in measurement.items():
-            self._dtypes[name] = tensor.dtype
-            self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
-
-    def value(self) -> State:
-        """The mean, or nothing if there was nothing."""
-        return {name: (total / self.count).to(self._dtypes[name]) for name, total in self._sums.items()}
+            moments[f"first.{name}"], moments[f"second.{name}"] = first, second
+        return change, moments

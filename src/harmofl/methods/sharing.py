@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from harmofl.methods.pieces import LocalRound, Piece
+from harmofl.states import snapshot
 
 Sharing = Callable[[nn.Module], list[str]]
 """From a network to the names of the state entries that travel; the rest stays at each site."""
@@ -40,3 +44,16 @@ def running_statistics(network: nn.Module) -> dict[str, str]:
 def nothing(network: nn.Module) -> list[str]:
     """Every site trains for itself."""
     return []
+
+
+@dataclass(frozen=True)
+class OwnEntries(Piece):
+    """Keeps at the site whatever does not travel."""
+
+    shares: Sharing
+
+    def finish(self, local: LocalRound) -> None:
+        """Keep the trained entries for the site's next round."""
+        network = local.model.network
+        shared = set(self.shares(network))
+        local.memory.kept = snapshot(network, [name for name in network.state_dict() if name not in shared])

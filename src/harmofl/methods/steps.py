@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Protocol
@@ -14,6 +15,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import LBFGS, Optimizer
 
 from harmofl.errors import STRICT
+from harmofl.methods.pieces import LocalRound, Piece
 from harmofl.states import restored
 
 ComputeLoss = Callable[[], Tensor]
@@ -24,6 +26,14 @@ class Step(Protocol):
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
         """Change the model's weights once."""
+
+
+class RoundStep(Piece):
+    """A step with state: it is started once per round and returns the step of that round."""
+
+    @abstractmethod
+    def start(self, local: LocalRound) -> Step:
+        """Return what makes the optimizer steps of this round."""
 
 
 def descend(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:

@@ -1,4 +1,4 @@
-"""A network with its representation and its norm layers, and the model that puts a harmonizer before it.
+"""A network with its representation and its norm layers.
 
 `catalogue.py` holds the networks that there are.
 """
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.errors import UsageError
-from harmofl.methods.harmonizers import Harmonizer
 from harmofl.registry import Kind
 
 Norm = Literal["batch", "batch-statistics", "instance", "group"]
@@ -76,20 +75,6 @@ class _KnownError(Exception):
 def averaged(features: Tensor) -> Tensor:
     """Features (N, C, …) averaged over the image."""
     return features.flatten(2).mean(dim=2) if features.ndim > 2 else features
-
-
-class Model(nn.Module):
-    """A harmonizer and a network: raw images in, logits out."""
-
-    def __init__(self, harmonizer: Harmonizer, network: Network) -> None:
-        super().__init__()
-        self.harmonizer = harmonizer
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Harmonize images (N, C, H, W) in [0, 1] and return logits."""
-        logits: Tensor = self.network(self.harmonizer(images))
-        return logits
 
 
 def set_norm(network: nn.Module, norm: Norm) -> None:

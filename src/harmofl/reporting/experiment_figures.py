@@ -185,7 +185,7 @@ def _bytes_curve(run: FinishedRun) -> dict[int, tuple[float, float]]:
     """Per round: megabytes up to then, per site, and the score."""
     up, down = (values_per_round(run, "train", name) for name in ("bytes_up", "bytes_down"))
     rounds = sorted(up)
-    before = values_per_round(run, "amplitude", "bytes_up").get(0, {})  # what was measured before the first round
+    before = values_per_round(run, "measure", "bytes_up").get(0, {})  # what was measured before the first round
     each = [statistics.fmean(up[n][site] + down[n].get(site, 0) for site in up[n]) / 1e6 for n in rounds]
     start = statistics.fmean(before.values()) / 1e6 if before else 0.0
     sent = dict(zip(rounds, (start + total for total in accumulate(each)), strict=True))

@@ -23,7 +23,7 @@ from harmofl.data.folder import silent
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.files import folder_name, write_whole
-from harmofl.methods.harmonizers import Band
+from harmofl.methods.layers import Band
 from harmofl.reporting.appearance_figures import (
     amplitude_sheet,
     embedding_panels,

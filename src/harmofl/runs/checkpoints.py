@@ -21,8 +21,10 @@ class Progress:
     round: int
     state: State
     selection: Selection
-    moments: State = field(default_factory=dict)
-    measurement: State = field(default_factory=dict)
+    memory: State = field(default_factory=dict)
+    """What the server rule remembers."""
+    combined: State = field(default_factory=dict)
+    """What the method's pieces sent, combined over sites."""
     num_records: int = 0
     seconds: float = 0.0
     kept: tuple[int, ...] = ()
@@ -43,8 +45,8 @@ def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
     }
     tensors = (
         prefixed("state", progress.state)
-        | prefixed("moments", progress.moments)
-        | prefixed("measurement", progress.measurement)
+        | prefixed("memory", progress.memory)
+        | prefixed("combined", progress.combined)
     )
     folder.checkpoints.save(progress.round, tensors, notes)
     folder.checkpoints.prune(progress.kept)
@@ -71,8 +73,8 @@ def read_checkpoint(folder: RunFolder, version: int) -> Progress:
     return Progress(
         round=notes["round"],
         state=unprefixed("state", tensors),
-        moments=unprefixed("moments", tensors),
-        measurement=unprefixed("measurement", tensors),
+        memory=unprefixed("memory", tensors),
+        combined=unprefixed("combined", tensors),
         selection=Selection.from_json(notes["selection"]),
         num_records=notes["num_records"],
         seconds=notes["seconds"],

@@ -16,7 +16,7 @@ from harmofl.data.looks import looks_in, remembered
 from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
-from harmofl.models.network import Model
+from harmofl.methods.model import Model
 from harmofl.settings import DataSettings, Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks.task import Task

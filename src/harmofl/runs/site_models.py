@@ -9,20 +9,19 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from harmofl import registry
 from harmofl.data.images import ImageSet
 from harmofl.devices import choose_device, to_device
 from harmofl.methods.method import Method
-from harmofl.models.network import Model
+from harmofl.methods.model import Model
 from harmofl.runs.model_folder import is_whole, open_model, read_description
 from harmofl.settings import Settings
 from harmofl.states import evaluating, snapshot
 from harmofl.tasks.scorers import Scores
 from harmofl.tasks.scoring import score
 
-RE_ESTIMATED = "statistics re-estimated on its own unlabelled images, with the sites' mean batch norm weights"
+MEAN_OF_OWN_LAYERS = "with the mean of the layers that each site keeps"
 MEAN_OF_MODELS = "mean of the scores of the sites' models"
 
 
@@ -45,8 +44,8 @@ def models_for(
 ) -> Candidates:
     """The model for a hospital: the one of all, its own, or what can be had where it has none.
 
-    FedBN at a hospital that took no part: the sites' mean, its batch norm statistics re-estimated on the hospital's
-    unlabelled images. `local`: every site's model, as none is the hospital's.
+    A method whose sites keep layers, at a hospital that took no part: the sites' mean, adapted to the hospital's
+    unlabelled images as the method says. `local`: every site's model, as none is the hospital's.
     """
     description = read_description(folder)
     place = choose_device(device)
@@ -61,8 +60,9 @@ def models_for(
     if not shared:
         return Candidates(tuple(models), MEAN_OF_MODELS)
     model = mean_model(models, shared)
-    estimate_statistics(model, images, settings.training.batch_size)
-    return Candidates((model,), RE_ESTIMATED)
+    batches = images.batches(max(2, settings.training.batch_size))
+    chosen.adapt.adapt(model, (to_device(batch.images, place) for batch in batches))
+    return Candidates((model,), chosen.adapt.note or MEAN_OF_OWN_LAYERS)
 
 
 def mean_model(models: Sequence[Model], shared: set[str]) -> Model:
@@ -78,25 +78,6 @@ def mean_model(models: Sequence[Model], shared: set[str]) -> Model:
 
     first.load_state_dict({name: mean(name, value) for name, value in states[0].items()})
     return first
-
-
-def estimate_statistics(model: Model, images: ImageSet, batch_size: int) -> None:
-    """Set the batch norms' running statistics to those of some images; their labels are not looked at."""
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    device = next(model.parameters()).device
-    model.eval()
-    momenta = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # the plain mean over batches
-        layer.train()
-    with torch.no_grad():
-        for batch in images.batches(max(2, batch_size)):
-            if len(batch) > 1 or len(images) == 1:  # one image alone has no variance where features are 1 × 1
-                model(to_device(batch.images, device))
-    for layer, momentum in zip(layers, momenta, strict=True):
-        layer.momentum = momentum
-    model.eval()
 
 
 def mean_score(candidates: Candidates, settings: Settings, images: ImageSet) -> Scores:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harmofl.data.images import ImageSet
 from harmofl.devices import to_device
 from harmofl.errors import UsageError
-from harmofl.models.network import Model
+from harmofl.methods.model import Model
 from harmofl.settings import Settings
 from harmofl.tasks.scorers import Scorer, Scores
 from harmofl.tasks.scores import Score

@@ -13,7 +13,8 @@ from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, s
 from harmofl.data.samples import POOLED, Listing
 from harmofl.errors import UsageError, unknown_name
 from harmofl.methods.method import Method
-from harmofl.models.network import Model, build_network
+from harmofl.methods.model import Model
+from harmofl.models.network import build_network
 from harmofl.registry import Kind, Registry
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.losses import Loss

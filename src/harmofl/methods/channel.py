@@ -1,0 +1,74 @@
+"""The one channel of all pieces: their tensors under `piece.name`, at a site, on the way and at the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from harmofl.methods.combinations import Gathered
+from harmofl.methods.model import Model
+from harmofl.methods.pieces import Memory, Piece
+from harmofl.states import State, prefixed, unprefixed
+
+Pieces = Mapping[str, Piece]
+
+
+def open_memories(pieces: Pieces, kept: State, combined: State) -> dict[str, Memory]:
+    """Give every piece what it kept at this site and what the server combined for it."""
+    return {name: Memory(unprefixed(name, kept), unprefixed(name, combined)) for name in pieces}
+
+
+def collect_kept(memories: Mapping[str, Memory]) -> State:
+    """All that the pieces keep at the site."""
+    return _join({name: memory.kept for name, memory in memories.items()})
+
+
+def collect_sent(memories: Mapping[str, Memory]) -> State:
+    """All that the pieces send to the server."""
+    return _join({name: memory.sent for name, memory in memories.items()})
+
+
+def announce(pieces: Pieces, model: Model) -> State:
+    """All that the pieces may send, as tensors of the right names, shapes and types."""
+    return _join({name: piece.sends(model) for name, piece in pieces.items()})
+
+
+def expect_sent(announced: Mapping[str, Tensor], sent: Iterable[str]) -> State:
+    """What a site must have sent if it sent these names: a piece sends all that it announced, or nothing."""
+    present = {_piece_of(name) for name in sent}
+    return {name: tensor for name, tensor in announced.items() if _piece_of(name) in present}
+
+
+def expect_combined(pieces: Pieces, announced: Mapping[str, Tensor], received: Iterable[str]) -> State:
+    """What a site must receive if it receives these names; gathered tensors end in the name of their site."""
+    expected = expect_sent(announced, received)
+    gathered = [name for name, piece in pieces.items() if issubclass(piece.combine, Gathered)]
+    for name in [name for name in expected if _piece_of(name) in gathered]:
+        like = expected.pop(name)
+        expected |= {other: like for other in received if other.startswith(f"{name}.")}
+    return expected
+
+
+class Combining:
+    """One round at the server: every piece's combination takes what the sites sent."""
+
+    def __init__(self, pieces: Pieces, combined: State, num_sites: int) -> None:
+        self._combiners = {name: piece.combine(unprefixed(name, combined), num_sites) for name, piece in pieces.items()}
+
+    def add(self, site: str, sent: State) -> None:
+        """Take what one site sent."""
+        for name, combiner in self._combiners.items():
+            combiner.add(site, unprefixed(name, sent))
+
+    def value(self) -> State:
+        """What every site receives."""
+        return _join({name: combiner.value() for name, combiner in self._combiners.items()})
+
+
+def _join(states: Mapping[str, State]) -> State:
+    return {key: tensor for name, state in states.items() for key, tensor in prefixed(name, state).items()}
+
+
+def _piece_of(name: str) -> str:
+    return name.partition(".")[0]

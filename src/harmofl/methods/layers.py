@@ -1,0 +1,247 @@
+"""The layers that stand before the network: what happens to images.
+
+A layer measures its site, the server combines what the sites measured, and every site applies the result. Buffers named
+in `own` stay at the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from harmofl.states import State
+
+Band = Literal["none", "dc", "full"] | float
+ImageShape = tuple[int, int, int]
+
+LARGEST_RADIUS = 0.71
+"""Just beyond the corner of the spectrum, at √(½² + ½²) cycles per pixel."""
+
+ALLOWED_BANDS = f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)"
+
+SMALLEST_RATIO = 1e-6
+"""Bins below this part of the image's largest amplitude hold rounding error, no phase: they stay as they are."""
+
+
+def check_band(band: Any) -> Band:
+    """Return a valid band or say which there are."""
+    if isinstance(band, str) and band in ("none", "dc", "full"):
+        return band  # type: ignore[return-value]
+    if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= LARGEST_RADIUS:
+        return float(band)
+    raise ValueError(ALLOWED_BANDS)
+
+
+class Harmonizer(nn.Module):
+    """Leaves images as they are: the base of all harmonizers, and the identity."""
+
+    own: frozenset[str] = frozenset()
+    """Names of the buffers that never leave the site."""
+
+    repeatable = False
+    """Whether an image comes out the same every time while nothing is learned, so that it may be kept."""
+
+    learns = False
+    """Whether images still change it in this round; set by the method's piece that made the layer."""
+
+    reveals_images = True
+    """Whether what it tells the server could give an image away, were it measured on very few."""
+
+    def could_reveal_images(self) -> bool:
+        """Whether a site with few images must keep its measurement to itself; without one there is nothing to keep."""
+        return self.reveals_images and bool(self.measurement())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Harmonize a batch of images (N, C, H, W)."""
+        return images
+
+    def measure(self, batches: Iterable[Tensor]) -> None:
+        """Learn from one pass over the site's training images."""
+
+    def measurement(self) -> State:
+        """What this site tells the server: the same names, shapes and types from the start, before it is measured."""
+        return {}
+
+    def receive(self, combined: State) -> None:
+        """Take what the server made of all sites' measurements."""
+
+    def freeze(self) -> None:
+        """From now on nothing more is learned from images."""
+
+
+class AmplitudeNormalization(Harmonizer):
+    """Keeps each image's Fourier phase and gives it the amplitude averaged over images (Eq. 2-4 of HarmoFL).
+
+    In train mode it first learns the moving average from the batch (decay v), then normalizes. The average is
+    bias-corrected: the first batch counts fully. Images are floating-point numbers, scaled to [0, 1], of any precision;
+    they come out in the same.
+
+    >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
+    >>> layer(torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]]))[:, 0, 0, 0]
+    tensor([0.2000, 0.2000])
+    """
+
+    repeatable = True
+    amplitude: Tensor
+    inside: Tensor | None
+    bias: Tensor
+    frozen: Tensor
+
+    def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
+        super().__init__()
+        if len(image_shape) != 3:
+            raise ValueError(f"image_shape must be (channels, height, width), not {tuple(image_shape)}")
+        channels, height, width = image_shape
+        self.image_shape: ImageShape = (channels, height, width)
+        try:
+            self.band = check_band(band)
+        except ValueError as error:
+            raise ValueError(f"band must be {error}, not {band!r}") from None
+        self.decay = decay
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay must be from 0 to 1, not {decay}")
+        self.reveals_images = self.band not in ("none", "dc")  # a spectrum could; a mean of a channel holds no image
+        self.register_buffer("inside", self._bins_inside(height, width), persistent=False)
+        self.register_buffer("amplitude", torch.zeros(self._amplitude_shape(channels, height, width)))
+        # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
+        self.register_buffer("bias", torch.ones(()))
+        self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AmplitudeNormalization:
+        """Move and cast as all modules, but keep single precision at least: sums over pixels overflow half of it."""
+        before = {name: self._buffers[name] for name in ("amplitude", "bias")}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in before.items():
+            new = self._buffers[name]
+            if old is not None and new is not None and new.dtype.itemsize < torch.float32.itemsize:
+                self._buffers[name] = old.to(new.device)
+        return self
+
+    def _bins_inside(self, height: int, width: int) -> Tensor | None:
+        if isinstance(self.band, str):
+            return None
+        vertical, horizontal = torch.fft.fftfreq(height), torch.fft.rfftfreq(width)
+        return torch.hypot(vertical[:, None], horizontal[None, :]) <= self.band
+
+    def _amplitude_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+        if self.band == "none":
+            return (channels, 0)
+        if self.band == "dc":
+            return (channels, 1, 1)
+        if self.band == "full":
+            return (channels, height, width // 2 + 1)
+        assert self.inside is not None
+        return (channels, int(self.inside.sum()))  # only what lies inside the band is learned, kept and sent
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        return f"image_shape={self.image_shape}, band={self.band!r}, decay={self.decay}, frozen={bool(self.frozen)}"
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize images (N, C, H, W); in train mode, and unless frozen, learn from them first."""
+        self._check(images)
+        if self.band == "none" or len(images) == 0:  # the mean of no images would be NaN
+            return images
+        learns = self.training and not self.frozen
+        if not learns and self.bias == 1:
+            raise RuntimeError("no amplitude yet: call in train mode first, or load or receive one")
+        normalize = self._normalize_means if self.band == "dc" else self._normalize_spectrum
+        return normalize(self._precise(images), learns).to(images.dtype)
+
+    def _check(self, images: Tensor) -> None:
+        if not images.is_floating_point():
+            raise TypeError(f"images must be floating-point numbers scaled to [0, 1], not {images.dtype}")
+        if images.shape[1:] != self.image_shape:
+            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
+
+    def _precise(self, images: Tensor) -> Tensor:
+        """Images in the precision of the amplitude."""
+        return images.to(self.amplitude.dtype)
+
+    def _normalize_means(self, images: Tensor, learns: bool) -> Tensor:
+        means = images.mean(dim=(-2, -1), keepdim=True)
+        if learns:
+            self._learn((means.abs() * self._num_pixels()).detach())
+        return images + (_signed(self.amplitude / self._num_pixels(), means) - means)
+
+    def _normalize_spectrum(self, images: Tensor, learns: bool) -> Tensor:
+        spectrum = torch.fft.rfft2(images)
+        amplitudes = spectrum.abs()
+        if learns:
+            self._learn(self._inside(amplitudes).detach())
+        target = self._whole_spectrum(amplitudes)
+        has_phase = amplitudes > SMALLEST_RATIO * amplitudes.detach().amax(dim=(-3, -2, -1), keepdim=True)
+        # Ratios of amplitudes, never angles; the inner `where` keeps gradients finite where there is no phase.
+        ratio = torch.where(has_phase, target / torch.where(has_phase, amplitudes, 1.0), 1.0)
+        ratio[..., 0, 0] = 0.0
+        zero_frequency = _signed(target[..., :1, :1], spectrum.real[..., :1, :1]) / self._num_pixels()
+        normalized: Tensor = torch.fft.irfft2(spectrum * ratio, s=images.shape[-2:]) + zero_frequency
+        return normalized
+
+    def _num_pixels(self) -> int:
+        _, height, width = self.image_shape
+        return height * width
+
+    def _inside(self, amplitudes: Tensor) -> Tensor:
+        return amplitudes if self.inside is None else amplitudes[..., self.inside]
+
+    def _whole_spectrum(self, amplitudes: Tensor) -> Tensor:
+        """The target inside the band, each image's own amplitudes outside."""
+        if self.inside is None:
+            return self.amplitude.clone()  # a copy, as the next batch changes it before this one's backward pass
+        target = amplitudes.clone()
+        target[..., self.inside] = self.amplitude
+        return target
+
+    def _learn(self, amplitudes: Tensor) -> None:
+        first = bool(self.bias == 1)
+        self.bias *= 1 - self.decay
+        weight = 1.0 if first else self.decay / (1 - float(self.bias))
+        self.amplitude.lerp_(amplitudes.mean(dim=0), weight)
+        # With decay 0, or next to it, the first batch stays for ever, as in the code released with the paper.
+        if self.bias == 1:
+            self.bias.zero_()
+
+    @torch.no_grad()
+    def measure(self, batches: Iterable[Tensor]) -> None:
+        """Take the exact mean amplitude over batches, instead of a moving average."""
+        total, count = torch.zeros(self.amplitude.shape, dtype=torch.float64), 0
+        for images in batches:
+            self._check(images)
+            if self.band == "none":
+                return
+            if len(images) > 0:
+                total += self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64)
+                count += len(images)
+        if count == 0:
+            raise ValueError("no images to measure")
+        self.receive({"amplitude": total / count})
+
+    def _amplitudes(self, images: Tensor) -> Tensor:
+        if self.band == "dc":
+            return images.mean(dim=(-2, -1), keepdim=True).abs() * self._num_pixels()
+        return self._inside(torch.fft.rfft2(images).abs())
+
+    def measurement(self) -> State:
+        """The site's average amplitude; never an image, never a phase."""
+        return {"amplitude": self.amplitude.detach().to("cpu", copy=True)}
+
+    def receive(self, combined: State) -> None:
+        """Continue from the given amplitude, without correction."""
+        expected, given = tuple(self.amplitude.shape), tuple(combined["amplitude"].shape)
+        if given != expected:
+            raise ValueError(f"amplitude must be of shape {expected}, not {given}")
+        self.amplitude.copy_(combined["amplitude"])
+        self.bias.zero_()
+
+    def freeze(self) -> None:
+        """Fix the amplitude for good: `train()` does not change that, and it is saved in the state."""
+        self.frozen.fill_(True)
+
+
+def _signed(magnitude: Tensor, sign_of: Tensor) -> Tensor:
+    """The magnitude with the sign of the other, + where that is zero."""
+    return torch.where(sign_of < 0, -magnitude, magnitude)
