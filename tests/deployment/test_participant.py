@@ -113,7 +113,7 @@ def test_a_task_that_the_hospital_does_not_accept_is_refused(tmp_path: Path) -> 
 def test_the_server_cannot_lower_the_fewest_images_of_a_spectrum(tmp_path: Path) -> None:
     overrides = tiny() | {"method.band": "full", "data.min_images_for_amplitude": 1}
     settings, _ = resolve("histology", "harmofl", "smoke", overrides=overrides)
-    message = request(kind="amplitude", round=0, settings=settings.model_dump(mode="json"))
+    message = request(kind="measure", round=0, settings=settings.model_dump(mode="json"))
     assert "amplitude of fewer than 1000" in ask(tmp_path, message, min_images_for_amplitude=1000).error
     assert not ask(tmp_path / "other", message, min_images_for_amplitude=1).error
 
@@ -165,7 +165,7 @@ def test_images_are_opened_once_for_all_rounds_of_a_run(tmp_path: Path, monkeypa
 def asks_for_spectra(**more: Any) -> Request:
     overrides = tiny() | {"method.band": "full"} | {name.replace("__", "."): value for name, value in more.items()}
     settings, _ = resolve("histology", "harmofl", "smoke", overrides=overrides)
-    return request(kind="amplitude", round=0, settings=settings.model_dump(mode="json"))
+    return request(kind="measure", round=0, settings=settings.model_dump(mode="json"))
 
 
 def test_a_moving_average_of_spectra_is_not_shared(tmp_path: Path) -> None:
