@@ -16,7 +16,8 @@ from harmofl import AmplitudeNormalization, Method, registry
 from harmofl.inference import export
 from harmofl.inference.export import export_model
 from harmofl.inference.plain import plain_harmonizer
-from harmofl.methods.harmonizers import SMALLEST_RATIO, Band, Harmonizer
+from harmofl.methods.harmonizers import Harmonization
+from harmofl.methods.layers import SMALLEST_RATIO, Band, Harmonizer
 from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import resolve
 

@@ -3,9 +3,10 @@ import torch
 from torch import nn
 
 from harmofl import registry
-from harmofl.methods.harmonizers import AmplitudeNormalization
+from harmofl.methods.layers import AmplitudeNormalization
+from harmofl.methods.model import Model
 from harmofl.models.catalogue import densenet121
-from harmofl.models.network import Model, Network, Norm, build_network, set_norm
+from harmofl.models.network import Network, Norm, build_network, set_norm
 
 NORMS: dict[Norm, type[nn.Module]] = {
     "batch": nn.BatchNorm2d,
