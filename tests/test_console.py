@@ -8,8 +8,17 @@ from rich.console import Console
 from rich.progress import Progress
 
 from harmofl.console import WIDE, LiveBars, PlainLines, console, display, how_to_resume, interruptible, together
+from harmofl.tasks.scores import dice
 
-START = {"phase": "start", "rounds": 4, "done": 1, "sites": ["A", "B"], "task": "nuclei", "title": "HarmoFL"}
+START: dict[str, object] = {
+    "phase": "start",
+    "rounds": 4,
+    "done": 1,
+    "sites": ["A", "B"],
+    "task": "nuclei",
+    "title": "HarmoFL",
+    "score": dice,
+}
 TRAINED = {"phase": "train", "round": 2, "site": "A", "loss": 0.7}
 LEFT_OUT = {"phase": "train", "round": 2, "site": "B", "error": "out of memory"}
 ROUND = {"phase": "train", "round": 2, "site": "server", "loss": 0.5, "seconds": 1.25, "previous_val": 0.875}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harmofl.deployment.engine import Finding
     from harmofl.inference.prediction import Outcome
     from harmofl.runs.finished import FinishedRun
+    from harmofl.tasks.scores import Score
 
 Record = dict[str, Any]
 Watch = Callable[[Record], None]
@@ -81,6 +82,7 @@ class PlainLines:
 
     def __init__(self) -> None:
         self._told = ""
+        self._score: Score | None = None
 
     def __call__(self, record: Record) -> None:
         """Print what concerns the whole federation, and every site that was left out."""
@@ -89,6 +91,7 @@ class PlainLines:
         elif record["phase"] == "images":
             self._tell(images_line(record))
         elif record["phase"] == "start":
+            self._score = record["score"]
             rounds = f"{record['rounds']} round{'' if record['rounds'] == 1 else 's'}"
             print(f"{record['title']} on {record['task']}: {rounds}", flush=True)
         elif "error" in record:
@@ -96,7 +99,7 @@ class PlainLines:
         elif record["phase"] == "end":
             print("  scoring and writing the selected model", flush=True)
         elif record["site"] == "server":
-            print(f"  round {record['round']}: {_state(record)}, {record['seconds']:.1f} s", flush=True)
+            print(f"  round {record['round']}: {_state(record, self._score)}, {record['seconds']:.1f} s", flush=True)
 
     def _tell(self, line: str) -> None:
         if line.strip() and line != self._told:
@@ -136,6 +139,7 @@ class LiveBars:
         self._num_sites = 0
         self._answered = 0
         self._state = ""
+        self._score: Score | None = None
 
     def __call__(self, record: Record) -> None:
         """Move the bar."""
@@ -144,7 +148,7 @@ class LiveBars:
         elif record["phase"] == "images":
             self._progress.console.print(images_line(record), markup=False, highlight=False, soft_wrap=True)
         elif record["phase"] == "start":
-            self._num_sites, self._answered = len(record["sites"]), 0
+            self._num_sites, self._answered, self._score = len(record["sites"]), 0, record["score"]
             if self._step is not None:  # what came before the rounds is over
                 self._progress.update(self._step, visible=False)
             self._bar = self._progress.add_task(
@@ -160,7 +164,7 @@ class LiveBars:
         elif record["phase"] == "end":
             self._progress.update(self._bar, state="scoring and writing the selected model")
         elif record["site"] == "server":
-            self._state, self._answered = _state(record), 0
+            self._state, self._answered = _state(record, self._score), 0
             self._progress.update(self._bar, completed=record["round"], state=self._state)
         elif record["phase"] == "train":
             self._answered += 1
@@ -176,11 +180,11 @@ class LiveBars:
         self._progress.update(self._step, description=line, completed=done, total=total, visible=bool(line))
 
 
-def _state(record: Record) -> str:
+def _state(record: Record, score: Score | None) -> str:
     loss = f"loss {record['loss']:.3f}"
-    if "previous_val" not in record:
+    if score is None or "previous_val" not in record:
         return loss
-    return f"{loss}, validation of round {record['round'] - 1}: {100 * record['previous_val']:.1f} %"
+    return f"{loss}, validation of round {record['round'] - 1}: {score.format(record['previous_val'], digits=1)}"
 
 
 @contextmanager
@@ -241,12 +245,15 @@ def together(*watches: Watch) -> Watch:
 
 def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     """The scores of one run, and where everything is."""
-    table = make_table("site", "", title=f"{summary['title']} on {summary['task']}: test {summary['metric_name']} (%)")
+    from harmofl.tasks.scores import score_in
+
+    score = score_in(summary)
+    table = make_table("site", "", title=f"{summary['title']} on {summary['task']}: test {score.words_with_unit}")
     for name, value in summary["test"].items():
         if name not in ("average", "std"):
-            table.add_row(Text(name), f"{100 * value:.2f}")
+            table.add_row(Text(name), f"{score.in_unit(value):.2f}")
     table.add_section()
-    table.add_row("average", f"{100 * summary['test']['average']:.2f}")
+    table.add_row("average", f"{score.in_unit(summary['test']['average']):.2f}")
     shown = console()
     shown.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
@@ -257,8 +264,8 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     )
     for site, scores in summary.get("unseen", {}).items():
         note = f" ({scores['note']})" if "note" in scores else ""
-        score = f"{100 * scores['metric']:.2f} % on all {scores['images']:.0f} images"
-        shown.print(f"At {site}, which took no part: {score}{note}.", highlight=False, soft_wrap=True)
+        found = f"{score.format(scores['metric'])} on all {scores['images']:.0f} images"
+        shown.print(f"At {site}, which took no part: {found}{note}.", highlight=False, soft_wrap=True)
     if summary["missing"]:
         shown.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 

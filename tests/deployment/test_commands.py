@@ -19,6 +19,7 @@ from harmofl import cli, registry
 from harmofl.console import LiveBars
 from harmofl.deployment.engine import Finding
 from harmofl.deployment.logs import log_to_stdout
+from harmofl.tasks.scores import dice
 from runs import HARMOFL, environment
 
 
@@ -223,8 +224,16 @@ def test_the_live_display_waits_and_then_shows_rounds() -> None:
     bars = LiveBars(progress)
     bars({"phase": "waiting", "sites": ["A", "B"]})
     assert progress.tasks[0].description == "waiting for sites: A, B"
-    start = {"phase": "start", "rounds": 4, "done": 0, "sites": ["A", "B"], "task": "nuclei", "title": "HarmoFL"}
-    bars(start)
+    start = {
+        "phase": "start",
+        "rounds": 4,
+        "done": 0,
+        "sites": ["A", "B"],
+        "task": "nuclei",
+        "title": "HarmoFL",
+        "score": dice,
+    }
+    bars(start | {"score": dice})
     assert [task.description for task in progress.tasks if task.visible] == ["HarmoFL on nuclei"]
 
 

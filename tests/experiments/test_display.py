@@ -22,7 +22,7 @@ def state(
 RECORDS = [
     {"phase": "data", "doing": "decoding", "site": "hospital-0", "done": 1, "total": 5},
     state(1, running=("FedAvg, seed 0", "[HarmoFL], seed 0"), seconds_left=1800.0),
-    {"phase": "cell", "cell": "FedAvg, seed 0", "seconds": 130.0, "score": 83.456},
+    {"phase": "cell", "cell": "FedAvg, seed 0", "seconds": 130.0, "score": "83.46 %"},
     {"phase": "cell", "cell": "[HarmoFL], seed 0", "seconds": 9.0, "error": "no memory"},
     state(2, failed=1, running=("FedAvg, seed 1",), seconds_left=90.0),
 ]

@@ -11,6 +11,13 @@ def test_the_best_mean_score_is_selected_and_the_earlier_round_where_scores_are_
     assert selection.rounds() == {2}
 
 
+def test_the_lowest_is_selected_of_a_score_where_lower_is_better() -> None:
+    selection = Selection(per_site=False, best={}, higher_is_better=False)
+    for number, distance in enumerate([5.0, 2.0, 2.0, 3.0], start=1):
+        selection = selection.after(number, {"A": distance})
+    assert selection.round_for("A") == 2
+
+
 def test_a_round_that_more_sites_scored_comes_before_a_better_score_of_fewer() -> None:
     selection = Selection(per_site=False, best={}).after(1, {"A": 0.2, "B": 0.2}).after(2, {"A": 0.9})
     assert selection.round_for("A") == 1
@@ -30,5 +37,5 @@ def test_a_round_that_nobody_scored_changes_nothing() -> None:
 
 
 def test_it_survives_a_checkpoint() -> None:
-    selection = Selection(per_site=True, best={}).after(1, {"A": 0.1, "B": 1 / 3})
+    selection = Selection(per_site=True, best={}, higher_is_better=False).after(1, {"A": 0.1, "B": 1 / 3})
     assert Selection.from_json(json.loads(json.dumps(selection.to_json()))) == selection

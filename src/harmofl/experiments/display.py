@@ -112,7 +112,7 @@ def outcome(record: Record) -> str:
     """A finished cell in a line."""
     if "error" in record:
         return f"{record['cell']} failed: {record['error']}"
-    return f"{record['cell']}: {record['score']:.2f} % in {duration(record['seconds'])}"
+    return f"{record['cell']}: {record['score']} in {duration(record['seconds'])}"
 
 
 def left(record: Record) -> str:

@@ -175,13 +175,15 @@ def _points(state: State, runs: Sequence[FinishedRun]) -> list[Point]:
 
 def _pictures(runs: Sequence[FinishedRun], points: Sequence[Point]) -> dict[str, Picture]:
     """The figures that an experiment adds to those of its runs."""
-    metric = runs[0].metric_name
+    score = runs[0].score
+    metric = score.words
     pictures = {}
     if points and points[0].axis:
-        caption = f"Average test {metric} against {drawings.words_for(points[0].axis)}. Higher is better."
+        caption = f"Average test {metric} against {drawings.words_for(points[0].axis)}. "
+        caption += "Higher is better." if score.higher_is_better else "Lower is better."
         pictures["curve"] = Picture(drawings.score_curves(points), caption)
     elif points:
-        caption = f"Average test {metric} of each row under each variation. Further right is better."
+        caption = f"Average test {metric} of each row under each variation. Further {score.better_direction} is better."
         pictures["variations"] = Picture(drawings.scores_by_variation(points), caption)
     if drawings.has_drift(runs):
         caption = "Drift Γ of each hospital in each round, averaged over seeds: a panel per method, all on one scale."
@@ -197,7 +199,8 @@ def _pictures(runs: Sequence[FinishedRun], points: Sequence[Point]) -> dict[str,
 
 def _unseen_picture(runs: Sequence[FinishedRun]) -> Picture:
     caption = (
-        f"Test {runs[0].metric_name} at each hospital, of models that were trained without it. Further right is better."
+        f"Test {runs[0].score.words} at each hospital, of models that were trained without it. "
+        f"Further {runs[0].score.better_direction} is better."
     )
     return Picture(drawings.unseen_scores(runs), caption)
 

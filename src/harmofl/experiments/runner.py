@@ -179,7 +179,8 @@ class Runner:
         if error is None:
             run = self._results.runs[cell.path]
             unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
-            record |= {"score": run.average if unseen is None else 100 * unseen}
+            found = run.average if unseen is None else run.score.in_unit(unseen)
+            record |= {"score": run.score.text(found, digits=2)}
         else:
             self._results.errors[cell.path] = error
             record |= {"error": error}

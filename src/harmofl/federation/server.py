@@ -86,14 +86,16 @@ class Server:
     def _announce(self, sites: list[str], done: int) -> None:
         rounds = self.settings.training.rounds
         names = {"task": self.task.name, "method": self.method.key, "title": self.method.name}
-        self.watch({"phase": "start", "rounds": rounds, "done": done, "sites": sites} | names)
+        score = self.task.score_for(self.settings)
+        self.watch({"phase": "start", "rounds": rounds, "done": done, "sites": sites, "score": score} | names)
 
     # --- one round ---------------------------------------------------------------------------------------------
 
     def _begun(self, sites: list[str]) -> Progress:
         """Before round 1: the initial model, and what the method's pieces measure first."""
         started = time.perf_counter()
-        progress = Progress(0, self.initial, Selection(per_site=not self.shared, best={}))
+        selection = Selection(not self.shared, {}, self.task.score_for(self.settings).higher_is_better)
+        progress = Progress(0, self.initial, selection)
         self.folder.keep_records(0)
         if any(piece.measures_first for piece in self.pieces.values()):
             progress = self._measure(progress, sites)

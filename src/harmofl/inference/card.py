@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harmofl import registry
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
-from harmofl.runs.finished import METRIC_NAMES
+from harmofl.tasks.scores import PERCENT, Score, dice, score_in
 
 Tree = Mapping[str, Any]
-
-SECONDARY = {
-    "auc": "AUC",
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-    "precision": "precision",
-    "recall": "recall",
-    "dice_per_case": "Dice per case",
-    "hd95": "HD95",
-}
-NOT_IN_PERCENT = ("hd95",)
 
 INTENSITIES = {
     "auto": "divide 8-bit values by 255; of others, the minimum of the image (or volume) becomes 0 and its 99th "
@@ -111,7 +102,7 @@ def _purpose(description: Tree, method: Method) -> str:
 
 
 def _per_pixel(description: Tree) -> bool:
-    return bool(description["network"]["network"] == "unet")
+    return bool(description["kind"] == "segmentation")
 
 
 def _class_names(description: Tree) -> list[str] | None:
@@ -210,29 +201,34 @@ def _scores(description: Tree, summary: Tree | None) -> list[str]:
     if not site:  # what a hospital that took no part would get is not what one site's own model gives
         scores["**average**"] = {"metric": test["average"]}
         scores |= {f"{_escaped(name)} (took no part)": found for name, found in summary.get("unseen", {}).items()}
+    known = _score_columns(description, score_in(summary))
     columns = {
-        name: heading
-        for name, heading in _headings(description, str(summary["metric_name"])).items()
-        if any(found.get(name) is not None for found in scores.values())
+        name: each for name, each in known.items() if any(found.get(name) is not None for found in scores.values())
     }
-    rows = [[name, *(_number(column, found.get(column)) for column in columns)] for name, found in scores.items()]
+    rows = [[name, *(_number(each, found.get(key)) for key, each in columns.items())] for name, found in scores.items()]
     return [
-        "On images held back from training, in percent" + (", HD95 in pixels:" if "hd95" in columns else ":"),
-        _table(["site", *columns.values()], rows, numbers=True),
+        f"On images held back from training{_units(columns.values())}:",
+        _table(["site", *(each.words for each in columns.values())], rows, numbers=True),
     ]
 
 
-def _headings(description: Tree, metric: str) -> dict[str, str]:
-    """What the scores of a site may hold, and what the table calls it."""
+def _score_columns(description: Tree, main: Score) -> dict[str, Score]:
+    """What the scores of a site may hold, and what each of them is."""
     names = (_class_names(description) or [])[1:]
-    of_classes = {f"dice_{name}": f"Dice of {_escaped(name)}" for name in names}
-    return {"metric": METRIC_NAMES.get(metric, metric)} | of_classes | SECONDARY
+    of_classes = {f"dice_{name}": replace(dice, title=f"Dice of {_escaped(name)}") for name in names}
+    others = {score.name: score for score in registry.scores if score.name != main.name}
+    return {"metric": main} | of_classes | others
 
 
-def _number(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.2f}" if name in NOT_IN_PERCENT else f"{100 * value:.2f}"
+def _units(scores: Collection[Score]) -> str:
+    """In what the numbers are, percent first and once for all scores that are percentages."""
+    in_percent = ["in percent"] if any(score.unit == PERCENT for score in scores) else []
+    others = [score.words_with_unit for score in scores if score.unit not in (PERCENT, "")]
+    return "".join(f", {words}" for words in in_percent + others)
+
+
+def _number(score: Score, value: float | None) -> str:
+    return "–" if value is None else f"{score.in_unit(value):.2f}"
 
 
 def _training(description: Tree, method: Method, summary: Tree | None) -> str:

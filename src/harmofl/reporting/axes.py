@@ -11,6 +11,7 @@ import numpy as np
 
 from harmofl.reporting.style import INK, MUTED
 from harmofl.reporting.tables import MethodScores
+from harmofl.tasks.scores import Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +33,11 @@ def look_past_the_start(axes: Axes) -> None:
         axes.set_ylim(bottom=bottom)
         words = "the first rounds lie below"
         axes.text(0.99, 0.03, words, transform=axes.transAxes, color=MUTED, fontsize=9.5, ha="right")
+
+
+def mean_label(score: Score) -> str:
+    """Name an axis of mean scores."""
+    return f"mean over sites, {score.unit}" if score.unit else "mean over sites"
 
 
 def spread_label(methods: Sequence[MethodScores], mark: str) -> str:

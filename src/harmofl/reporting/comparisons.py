@@ -40,9 +40,10 @@ class Comparison:
     num_ahead: int
     """Pairs in which the method is ahead."""
     difference: float
-    """Mean over pairs, in points."""
+    """How much better it is, as mean over pairs: in points of a percentage, else in the score's unit."""
     sign_flip_p: float
     wilcoxon_p: float
+    unit: str = "points"
 
     @property
     def more_than_noise(self) -> bool:
@@ -59,8 +60,9 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The whole comparison in words."""
+        difference = f"{signed(self.difference)} {self.unit}".rstrip()
         return (
-            f"{self.label} against {self.baseline}: {signed(self.difference)} points, ahead in {self.num_ahead} of "
+            f"{self.label} against {self.baseline}: {difference}, ahead in {self.num_ahead} of "
             f"{self.num_pairs} pairs (sign-flip test {p_text(self.sign_flip_p)}, Wilcoxon signed-rank test "
             f"{p_text(self.wilcoxon_p)}): {self.verdict}."
         )
@@ -85,17 +87,18 @@ def compare(method: MethodScores, baseline: MethodScores) -> Comparison | None:
         difference=float(differences.mean()),
         sign_flip_p=sign_flip_p(differences),
         wilcoxon_p=wilcoxon_p(differences),
+        unit=method.score.gap_unit,
     )
 
 
 def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
-    """The differences in points, one per site and seed that both have; equal ones are equal."""
+    """By how much the method is better, one number per site and seed that both have; equal ones are equal."""
     others = {run.seed: run.scores for run in baseline.runs}
     pairs = [
-        score - others[run.seed].get(site, math.nan)
+        method.score.lead(value, over=others[run.seed].get(site, math.nan))
         for run in method.runs
         if run.seed in others
-        for site, score in run.scores.items()
+        for site, value in run.scores.items()
     ]
     found = np.array(pairs, dtype=np.float64)
     return with_equal_sizes(found[~np.isnan(found)])

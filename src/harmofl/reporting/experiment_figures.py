@@ -14,6 +14,7 @@ from harmofl.reporting.axes import (
     lanes,
     legend_below,
     look_past_the_start,
+    mean_label,
     name_lines,
     rows_down,
     spans_a_decade,
@@ -64,13 +65,13 @@ def score_curves(points: Sequence[Point]) -> Figure:
         shift = 0.05 * (index - (len(rows) - 1) / 2)  # bars of two rows would hide one another
         own = {settings.index(point.setting): point.scores for point in points if point.row == row}
         _draw_row(axes, row, own, index, shift)
-    name, metric = words_for(points[0].axis), points[0].scores.runs[0].metric_name
+    name, metric = words_for(points[0].axis), points[0].scores.score.words
     axes.set_title(f"Test {metric} against {name}")
     axes.set_xticks(range(len(settings)), [str(value) for value in settings])
     over_seeds = spread_label([point.scores for point in points], "band").strip(" ()")
     spreads = "; ".join(text for text in (over_seeds, "bars: ± standard error over sites") if text)
     axes.set_xlabel(f"{name}, not to scale\n({spreads})")
-    axes.set_ylabel("mean over sites, %")
+    axes.set_ylabel(mean_label(points[0].scores.score))
     axes.grid(axis="x", visible=False)
     name_lines(figure, axes)
     return figure
@@ -173,9 +174,9 @@ def score_by_bytes(runs: Sequence[FinishedRun]) -> Figure:
             sent, scores = ([statistics.fmean(curve[n][part] for curve in curves) for n in rounds] for part in (0, 1))
             axes.plot(sent, scores, label=method.label, markevery=max(1, len(rounds) // 8), **line_style(index))
     look_past_the_start(axes)
-    axes.set_title(f"Test {runs[0].metric_name} by megabytes sent")
+    axes.set_title(f"Test {runs[0].score.words} by megabytes sent")
     axes.set_xlabel("MB that a site has sent and received")
-    axes.set_ylabel("mean over sites, %")
+    axes.set_ylabel(mean_label(runs[0].score))
     axes.grid(axis="x", visible=False)
     name_lines(figure, axes)
     return figure
@@ -213,8 +214,8 @@ def scores_by_variation(points: Sequence[Point]) -> Figure:
         style = line_style(index) | {"markersize": 7.5, "linestyle": "none"}
         axes.errorbar(averages, heights, xerr=spreads, fmt="none", ecolor=style["color"], elinewidth=1.6, zorder=2)
         axes.plot(averages, heights, label=row, zorder=3, **style)
-    axes.set_title(f"Average test {points[0].scores.runs[0].metric_name}")
-    axes.set_xlabel("mean over sites, %" + spread_label([point.scores for point in points], "bars"))
+    axes.set_title(f"Average test {points[0].scores.score.words}")
+    axes.set_xlabel(mean_label(points[0].scores.score) + spread_label([point.scores for point in points], "bars"))
     rows_down(axes, variations)
     legend_below(figure, axes)
     return figure
@@ -239,8 +240,8 @@ def unseen_scores(runs: Sequence[FinishedRun]) -> Figure:
         mark = next((mark for mark, (labels, _) in footnotes.items() if method.label in labels), "")
         marked = replace(method, label=f"{method.label}{mark}")
         _draw_unseen(axes, marked, sites, places[index], line_style(index) | {"markersize": 7.5})
-    axes.set_title(f"Test {runs[0].metric_name} at a hospital that took no part")
-    axes.set_xlabel("\n".join(["%" + spread_label(methods, "bars"), *_note_lines(footnotes)]))
+    axes.set_title(f"Test {runs[0].score.words} at a hospital that took no part")
+    axes.set_xlabel("\n".join([runs[0].score.unit + spread_label(methods, "bars"), *_note_lines(footnotes)]))
     rows_down(axes, rows)
     legend_below(figure, axes)
     return figure

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harmofl.reporting.comparisons import Comparison, compare, p_text
 from harmofl.reporting.experiment_figures import Point, words_for
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
-from harmofl.reporting.words import is_level, listed, percent, ranked, signed_points, summarize
+from harmofl.reporting.words import is_level, listed, ranked, summarize
 from harmofl.runs.finished import FinishedRun
 
 
@@ -36,9 +36,10 @@ def _best_settings(points: Sequence[Point]) -> list[str]:
     for row in dict.fromkeys(point.row for point in points):
         own = [point for point in points if point.row == row and point.scores.average == point.scores.average]
         if len(own) > 1:
-            best, worst = (choose(own, key=lambda point: point.scores.average) for choose in (max, min))
-            ends = [f"{point.setting} ({percent(point.scores.average)})" for point in (best, worst)]
-            where = ("at", f"{words_for(best.axis)} ") if best.axis else ("with", "")
+            score = own[0].scores.score
+            order = sorted(own, key=lambda point: score.rank(point.scores.average), reverse=True)
+            ends = [f"{point.setting} ({score.text(point.scores.average)})" for point in (order[0], order[-1])]
+            where = ("at", f"{words_for(own[0].axis)} ") if own[0].axis else ("with", "")
             sentences.append(f"{row} is best {where[0]} {where[1]}{ends[0]} and worst {where[0]} {ends[1]}.")
     return sentences
 
@@ -52,10 +53,12 @@ def _where_harmofl_wins(runs: Sequence[FinishedRun], found: Sequence[Comparison]
         return []
     best = max(candidates, key=lambda each: each.difference)
     method, baseline = methods[best.label], methods[best.baseline]
-    gaps = {site: method.mean_at(site) - baseline.mean_at(site) for site in sites_of(runs)}
-    wins = [f"{site} ({signed_points(gap)})" for site, gap in gaps.items() if gap > 0 and not is_level(gap, 0)]
-    losses = [f"{site} ({signed_points(gap)})" for site, gap in gaps.items() if gap < 0 and not is_level(gap, 0)]
+    score = method.score
+    gaps = {site: score.lead(method.mean_at(site), over=baseline.mean_at(site)) for site in sites_of(runs)}
+    texts = {site: f"{site} ({score.gap_text(gap, signed=True)})" for site, gap in gaps.items()}
+    wins = [texts[site] for site, gap in gaps.items() if gap > 0 and not is_level(gap, 0)]
+    losses = [texts[site] for site, gap in gaps.items() if gap < 0 and not is_level(gap, 0)]
     wins_at = f"wins at {listed(wins)}" if wins else "wins nowhere"
     loses_at = f"loses at {listed(losses)}" if losses else "loses nowhere"
-    average = f"{signed_points(best.difference)} on average, {best.verdict}"
+    average = f"{score.gap_text(best.difference, signed=True)} on average, {best.verdict}"
     return [f"Against {best.baseline}, {best.label} {wins_at}; it {loses_at} ({average})."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from harmofl.reporting.axes import (
     lanes,
     legend_below,
     look_past_the_start,
+    mean_label,
     name_lines,
     rows_down,
     spans_a_decade,
@@ -46,7 +47,7 @@ def convergence(runs: Sequence[FinishedRun]) -> Figure:
         if rings_selected_rounds(methods):
             _ring_selected_round(axes, method, curves, index)
     look_past_the_start(axes)
-    _finish(figure, axes, methods, f"Test {runs[0].metric_name} by round", "mean over sites, %")
+    _finish(figure, axes, methods, f"Test {runs[0].score.words} by round", mean_label(runs[0].score))
     return figure
 
 
@@ -75,11 +76,8 @@ def test_curve(run: FinishedRun) -> Curve:
     rounds = values_per_round(run, "test", "metric")
     expected = set(run.scores)
     complete = {number: values for number, values in rounds.items() if expected <= values.keys()}
-    return {number: _mean_percent(values[site] for site in expected) for number, values in complete.items()}
-
-
-def _mean_percent(scores: Iterable[float]) -> float:
-    return 100 * statistics.fmean(scores)
+    means = {number: statistics.fmean(values[site] for site in expected) for number, values in complete.items()}
+    return {number: run.score.in_unit(mean) for number, mean in means.items()}
 
 
 def drift_curve(run: FinishedRun) -> Curve:
@@ -159,8 +157,8 @@ def per_site_scores(runs: Sequence[FinishedRun]) -> Figure:
         # Of two equal scores on one line, both stay visible.
         style = line_style(index) | {"markersize": 10 if len(methods) == 2 and index == 0 else 7.5}
         draw_site_dots(axes, method, sites, places[index], style)
-    axes.set_title(f"Test {runs[0].metric_name} at each site")
-    axes.set_xlabel("%" + spread_label(methods, "bars"))
+    axes.set_title(f"Test {runs[0].score.words} at each site")
+    axes.set_xlabel(runs[0].score.unit + spread_label(methods, "bars"))
     rows_down(axes, sites)
     legend_below(figure, axes)
     return figure

@@ -22,7 +22,7 @@ from harmofl.reporting.comparisons import Comparison
 from harmofl.reporting.gallery import Photo
 from harmofl.reporting.style import INK, MUTED, PAPER, RULE, to_svg
 from harmofl.reporting.tables import MethodScores, Table, methods_of, score_table
-from harmofl.reporting.words import is_level, percent, points, ranked, summarize, title_for
+from harmofl.reporting.words import is_level, ranked, summarize, title_for
 from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.settings import flatten
 
@@ -184,10 +184,10 @@ def _headline(runs: Sequence[FinishedRun]) -> list[_Number]:
     """Pick the two leading averages and the gap between them, in the order that the runs came in."""
     leading = ranked(runs)[:2]
     shown = [method for method in methods_of(runs) if method in leading]
-    numbers = [_Number(percent(method.average), method.label) for method in shown]
+    numbers = [_Number(method.score.text(method.average), method.label) for method in shown]
     if len(leading) == 2 and not is_level(leading[0].average, leading[1].average):
-        gap = leading[0].average - leading[1].average
-        numbers.append(_Number(points(gap), f"{leading[0].label} ahead"))
+        gap = abs(leading[0].average - leading[1].average)
+        numbers.append(_Number(leading[0].score.gap_text(gap), f"{leading[0].label} ahead"))
     return numbers
 
 
@@ -212,7 +212,7 @@ class _Unseen:
 def _unseen(runs: Sequence[FinishedRun]) -> list[_Unseen]:
     """The scores at hospitals that took no part, unless the table of scores is of them already."""
     return [
-        _Unseen(method.label, run.seed, site, 100 * scores["metric"], scores.get("note", ""))
+        _Unseen(method.label, run.seed, site, run.score.in_unit(scores["metric"]), scores.get("note", ""))
         for method in methods_of(runs)
         for run in method.runs
         for site, scores in (run.summary.get("unseen") or {}).items()
@@ -327,14 +327,14 @@ SAMPLES_CAPTION = "The same images of each hospital, as they are and as the netw
 
 def pictures_of(runs: Sequence[FinishedRun]) -> dict[str, Picture]:
     """The figures that every page has, as far as the records tell."""
-    metric = runs[0].metric_name
+    score = runs[0].score
     methods = methods_of(runs)
     several = any(len(method.runs) > 1 for method in methods)
     band = " Bands show one standard deviation over seeds." if several else ""
     rings = figures.rings_selected_rounds(methods)
     ring = " A ring marks the round that was selected, on validation images." if rings else ""
-    at_sites = f"Test {metric} of the selected model at each hospital. Further right is better."
-    by_round = f"Test {metric} after each round, averaged over hospitals.{ring}{band}"
+    at_sites = f"Test {score.words} of the selected model at each hospital. Further {score.better_direction} is better."
+    by_round = f"Test {score.words} after each round, averaged over hospitals.{ring}{band}"
     drift = f"Drift in each round, averaged over hospitals. Lower means that their models stay closer.{band}"
     pictures = {"sites": Picture(figures.per_site_scores(runs), at_sites)}
     if any(run.records for run in runs):

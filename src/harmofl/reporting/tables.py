@@ -18,6 +18,7 @@ from harmofl.errors import UsageError
 from harmofl.runs.finished import FinishedRun
 from harmofl.settings import DataSettings
 from harmofl.settings.schema import NOT_ALWAYS_KNOWN
+from harmofl.tasks.scores import Score
 
 if TYPE_CHECKING:
     import rich.table
@@ -38,26 +39,31 @@ class MethodScores:
     runs: tuple[FinishedRun, ...]
 
     @property
+    def score(self) -> Score:
+        """What its scores are."""
+        return self.runs[0].score
+
+    @property
     def is_reference(self) -> bool:
         """Whether this is a reference for reading the table, not a method in competition."""
         return self.runs[0].method in REFERENCES
 
     @property
     def averages(self) -> dict[int, float]:
-        """The average over sites of each seed, in percent."""
+        """The average over sites of each seed, in the score's unit."""
         return {run.seed: run.average for run in self.runs}
 
     @property
     def average(self) -> float:
-        """The average over sites and seeds, in percent."""
+        """The average over sites and seeds, in the score's unit."""
         return statistics.fmean(self.averages.values())
 
     def at(self, site: str) -> list[float]:
-        """The site's score of each seed, in percent."""
+        """The site's score of each seed, in the score's unit."""
         return [run.scores.get(site, math.nan) for run in self.runs]
 
     def mean_at(self, site: str) -> float:
-        """The site's mean score over seeds, in percent."""
+        """The site's mean score over seeds, in the score's unit."""
         return statistics.fmean(self.at(site))
 
 
@@ -180,16 +186,16 @@ class Table:
 
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
-    """Build the table of test scores in percent: a row per method, a column per site, then the average."""
+    """Build the table of test scores in their unit: a row per method, a column per site, then the average."""
     methods, sites = methods_of(runs), sites_of(runs)
     several_seeds = any(len(method.runs) > 1 for method in methods)
     columns = _columns(sites, several_seeds)
     rows = [_row(method, sites, several_seeds) for method in methods]
     competing = [not method.is_reference for method in methods]
     return Table(
-        caption=f"Test {runs[0].metric_name} in percent, {runs[0].task}",
+        caption=f"Test {runs[0].score.words_with_unit}, {runs[0].task}",
         columns=columns,
-        rows=_mark_best(rows, columns, competing),
+        rows=_mark_best(rows, columns, competing, runs[0].score),
         notes=_notes(runs, methods, several_seeds),
     )
 
@@ -214,15 +220,17 @@ def _row(method: MethodScores, sites: Sequence[str], several_seeds: bool) -> Row
     return Row(method.label, tuple(cells), num_seeds=len(method.runs))
 
 
-def _mark_best(rows: Sequence[Row], columns: Sequence[Column], competing: Sequence[bool]) -> tuple[Row, ...]:
-    """Mark the highest number of each column; what reads the same is equally best."""
+def _mark_best(
+    rows: Sequence[Row], columns: Sequence[Column], competing: Sequence[bool], score: Score
+) -> tuple[Row, ...]:
+    """Mark the best number of each column; what reads the same is equally best."""
     if sum(competing) < 2:
         return tuple(rows)
     best_texts = []
     for index, column in enumerate(columns):
         cells = [row.cells[index] for row, competes in zip(rows, competing, strict=True) if competes]
         scored = [cell for cell in cells if not math.isnan(cell.mean)]
-        best = max(scored, key=lambda cell: cell.mean, default=None)
+        best = max(scored, key=lambda cell: score.rank(cell.mean), default=None)
         best_texts.append(best.mean_text if best and column.competes else None)
 
     def marked(row: Row) -> Row:

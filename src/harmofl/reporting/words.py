@@ -31,22 +31,23 @@ def ranked(runs: Sequence[FinishedRun]) -> list[MethodScores]:
     """Order the methods in competition by their average; without one, a method has no place."""
     competing = [method for method in methods_of(runs) if not method.is_reference]
     scored = [method for method in competing if method.average == method.average]
-    return sorted(scored, key=lambda method: -method.average)
+    return sorted(scored, key=lambda method: method.score.rank(method.average), reverse=True)
 
 
 def _who_is_ahead(order: Sequence[MethodScores], runs: Sequence[FinishedRun]) -> str:
-    leader = order[0]
-    quantity = f"average test {runs[0].metric_name} over {_count(len(sites_of(runs)), 'hospital')}"
+    leader, score = order[0], runs[0].score
+    quantity = f"average test {score.words} over {_count(len(sites_of(runs)), 'hospital')}"
     if len(order) == 1:
-        return f"{leader.label} reaches {percent(leader.average)} {quantity}."
+        return f"{leader.label} reaches {score.text(leader.average)} {quantity}."
     level = [method.label for method in order if is_level(leader.average, method.average)]
     if len(level) > 1:
-        return f"{listed(level)} are level at {percent(leader.average)} {quantity}."
+        return f"{listed(level)} are level at {score.text(leader.average)} {quantity}."
     second = order[1]
-    gap = points(leader.average - second.average)
+    gap = score.gap_text(abs(leader.average - second.average))
+    direction = "more" if score.higher_is_better else "less"
     return (
-        f"{leader.label} is ahead with {percent(leader.average)} {quantity}, "
-        f"{gap} more than {second.label} ({percent(second.average)})."
+        f"{leader.label} is ahead with {score.text(leader.average)} {quantity}, "
+        f"{gap} {direction} than {second.label} ({score.text(second.average)})."
     )
 
 
@@ -54,7 +55,7 @@ def _harmofl_behind(order: Sequence[MethodScores]) -> list[str]:
     own = next((method for method in order if method.runs[0].method == "harmofl"), None)
     if own is None or is_level(order[0].average, own.average):
         return []
-    gap = points(order[0].average - own.average)
+    gap = own.score.gap_text(abs(order[0].average - own.average))
     return [f"{own.label} does not win here: it is {gap} behind {order[0].label}."]
 
 
@@ -65,18 +66,19 @@ def _at_the_sites(order: Sequence[MethodScores], sites: Sequence[str]) -> list[s
     scores = {site: leader.mean_at(site) for site in sites if leader.mean_at(site) == leader.mean_at(site)}
     if len(scores) < 2:
         return []
-    best, worst = max(scores, key=scores.__getitem__), min(scores, key=scores.__getitem__)
-    if percent(scores[best]) == percent(scores[worst]):
+    *_, worst = best, *_ = sorted(scores, key=lambda site: leader.score.rank(scores[site]), reverse=True)
+    texts = {site: leader.score.text(scores[site]) for site in (best, worst)}
+    if texts[best] == texts[worst]:
         return []
     sentence = (
-        f"{leader.label} does best at {_hospital(best)} ({percent(scores[best])}) "
-        f"and worst at {_hospital(worst)} ({percent(scores[worst])})"
+        f"{leader.label} does best at {_hospital(best)} ({texts[best]}) "
+        f"and worst at {_hospital(worst)} ({texts[worst]})"
     )
     return [sentence + (_compared(scores, order[1]) if len(order) > 1 else "") + "."]
 
 
 def _compared(scores: Mapping[str, float], second: MethodScores) -> str:
-    gaps = {site: score - second.mean_at(site) for site, score in scores.items()}
+    gaps = {site: second.score.lead(value, over=second.mean_at(site)) for site, value in scores.items()}
     gaps = {site: gap for site, gap in gaps.items() if gap == gap}
     if not gaps:
         return ""
@@ -85,9 +87,9 @@ def _compared(scores: Mapping[str, float], second: MethodScores) -> str:
     where = f"all {len(gaps)}" if ahead == len(gaps) else f"{ahead} of {len(gaps)}"
     text = f"; it is ahead of {second.label} at {where} hospitals"
     if ahead:
-        text += f", most at {_hospital(most)} ({signed_points(gaps[most])})"
+        text += f", most at {_hospital(most)} ({second.score.gap_text(gaps[most], signed=True)})"
     if gaps[least] < 0 and not is_level(gaps[least], 0):
-        text += f", and furthest behind at {_hospital(least)} ({signed_points(gaps[least])})"
+        text += f", and furthest behind at {_hospital(least)} ({second.score.gap_text(gaps[least], signed=True)})"
     return text
 
 
@@ -100,13 +102,13 @@ def _how_sure(order: Sequence[MethodScores]) -> list[str]:
         return ["This compares one run per method: another seed can turn a small difference around."]
     if len(shared) < 2:
         return [f"{leader.label} and {second.label} ran with different seeds, so their gap is less certain."]
-    wins = sum(leader.averages[seed] > second.averages[seed] for seed in shared)
+    wins = sum(leader.score.lead(leader.averages[seed], over=second.averages[seed]) > 0 for seed in shared)
     return [f"Seed by seed, {leader.label} is ahead of {second.label} in {wins} of {len(shared)}."]
 
 
 def _references(runs: Sequence[FinishedRun]) -> list[str]:
     references = [method for method in methods_of(runs) if method.is_reference]
-    scores = [f"{method.label} {percent(method.average)}" for method in references]
+    scores = [f"{method.label} {method.score.text(method.average)}" for method in references]
     return [f"For reference: {listed(scores)}."] if scores else []
 
 
@@ -130,23 +132,8 @@ def _phantoms(runs: Sequence[FinishedRun]) -> list[str]:
 
 
 def is_level(first: float, second: float) -> bool:
-    """Whether two percentages read the same."""
+    """Whether two scores read the same."""
     return abs(first - second) < 0.05
-
-
-def percent(value: float) -> str:
-    """A score as it reads in a sentence."""
-    return f"{value:.1f} %" if value == value else "no score"
-
-
-def points(gap: float) -> str:
-    """A difference of two percentages."""
-    return f"{gap:.1f} {'point' if f'{gap:.1f}' == '1.0' else 'points'}"
-
-
-def signed_points(gap: float) -> str:
-    """A difference of two percentages, with its sign."""
-    return f"{gap:+.1f}".replace("-", "−") + " points"
 
 
 def _count(number: int, noun: str) -> str:

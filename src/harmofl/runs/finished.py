@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +16,9 @@ from pydantic import ValidationError
 from harmofl import registry
 from harmofl.errors import UsageError, describe
 from harmofl.settings import Settings, Tree, read_toml
+from harmofl.tasks.scores import Score, score_in
 
 Record = Mapping[str, Any]
-
-METRIC_NAMES = {"accuracy": "accuracy", "dice": "Dice score"}
 
 CONFIG, RECORDS, SUMMARY = "config.toml", "records.jsonl", "summary.json"
 
@@ -62,11 +60,10 @@ class FinishedRun:
         """The seed of initialization and order."""
         return int(self.summary["seed"])
 
-    @property
-    def metric_name(self) -> str:
-        """The score's name as words."""
-        name = str(self.summary["metric_name"])
-        return METRIC_NAMES.get(name, name)
+    @functools.cached_property
+    def score(self) -> Score:
+        """What its scores are, which way is better, and how they are printed."""
+        return score_in(self.summary)
 
     @property
     def norm(self) -> str:
@@ -85,14 +82,14 @@ class FinishedRun:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The test score of each site, in percent."""
+        """The test score of each site, in the score's unit."""
         test = self.summary["test"]
-        return {site: _percent(score) for site, score in test.items() if site not in _AGGREGATES}
+        return {site: self.score.in_unit(score) for site, score in test.items() if site not in _AGGREGATES}
 
     @property
     def average(self) -> float:
-        """The mean test score over sites, in percent."""
-        return _percent(self.summary["test"]["average"])
+        """The mean test score over sites, in the score's unit."""
+        return self.score.in_unit(self.summary["test"]["average"])
 
     def labelled(self, label: str) -> FinishedRun:
         """The same run under another title."""
@@ -189,7 +186,3 @@ def _read_config(path: Path) -> str:
 def _parsed(config: str) -> dict[str, Any]:
     """A table asks every run for its settings many times, and parsing takes most of its time."""
     return tomllib.loads(config)
-
-
-def _percent(score: float | None) -> float:
-    return math.nan if score is None else 100.0 * score

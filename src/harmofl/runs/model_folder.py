@@ -39,6 +39,7 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
     description = {
         "task": task.name,
         "title": task.title,
+        "kind": task.kind,
         "network": shareable(settings)["model"],
         "input": {"channels": channels, "height": height, "width": width, "range": [0, 1]},
         "classes": list(task.classes_of(settings.data)),
@@ -104,7 +105,7 @@ def open_model(
     """Rebuild a model from its folder, in eval mode, with its task and settings; `method` if it is your own."""
     description = read_description(folder)
     folder = _folder_of_site(folder, description, site)
-    task = registry.tasks.find(description["task"])
+    task = registry.tasks.find(str(description["task"]))
     try:
         settings, method = resolve(method=method, file=description["settings"])
     except UsageError as error:
@@ -126,9 +127,11 @@ def is_whole(folder: Path) -> bool:
     return (folder / "model.safetensors").exists()
 
 
-def metric_name(folder: Path) -> str:
-    """What the scores of a model are called."""
-    return registry.tasks.find(read_description(folder)["task"]).main_score
+def score_name(folder: Path) -> str:
+    """The name of the score by which a model was selected."""
+    description = read_description(folder)
+    chosen = description["settings"].get("training", {}).get("score")
+    return str(chosen or registry.tasks.find(str(description["task"])).main_score)
 
 
 def first_misfit(error: RuntimeError) -> str:

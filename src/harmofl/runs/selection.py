@@ -11,15 +11,11 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Best:
-    """A round and its score; a round scored by more sites counts before a better score of fewer."""
+    """A round and its score."""
 
     round: int
     score: float
     num_sites: int
-
-    def beats(self, other: Best | None) -> bool:
-        """Whether this is better; the earlier round stays where scores are equal."""
-        return other is None or (self.num_sites, self.score) > (other.num_sites, other.score)
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,7 @@ class Selection:
 
     per_site: bool
     best: Mapping[str, Best]
+    higher_is_better: bool = True
 
     def after(self, round_number: int, scores: Mapping[str, float]) -> Selection:
         """Take the sites' validation scores of one round into account."""
@@ -38,9 +35,15 @@ class Selection:
         best = dict(self.best)
         for key, value in candidates.items():
             candidate = Best(round_number, value, 1 if self.per_site else len(scores))
-            if candidate.beats(best.get(key)):
+            if key not in best or self._is_better(candidate, best[key]):
                 best[key] = candidate
         return replace(self, best=best)
+
+    def _is_better(self, one: Best, other: Best) -> bool:
+        """More sites count before a better score of fewer; of equal rounds, the earlier one stays."""
+        if one.num_sites != other.num_sites:
+            return one.num_sites > other.num_sites
+        return one.score > other.score if self.higher_is_better else one.score < other.score
 
     def round_for(self, site: str) -> int:
         """The round whose model a site's test score comes from."""
@@ -53,9 +56,9 @@ class Selection:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        return {"per_site": self.per_site, "best": {key: vars(best) for key, best in self.best.items()}}
+        return {**vars(self), "best": {key: vars(best) for key, best in self.best.items()}}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Selection:
         """The selection that `to_json` wrote."""
-        return cls(values["per_site"], {key: Best(**best) for key, best in values["best"].items()})
+        return cls(**{**values, "best": {key: Best(**best) for key, best in values["best"].items()}})

@@ -32,6 +32,7 @@ def summarize(
         "preset": settings.preset,
         "norm": settings.model.norm,
         "metric_name": task.score_for(settings).name,
+        "score": task.score_for(settings).to_json(),
         **_best_rounds(selection),
         "test": scores | {"average": statistics.fmean(scores.values()), "std": spread},
         "missing": [site for site in sites if site not in scores],

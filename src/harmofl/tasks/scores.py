@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from harmofl import registry
 from harmofl.registry import Kind
 from harmofl.tasks.scorers import ClassificationScorer, ScorerFactory, SegmentationScorer
 
@@ -25,10 +26,10 @@ class Score:
         unit: what stands after a number: "%" (values from 0 to 1 are printed times 100), "pixels", or nothing.
 
     >>> hd95 = Score("hd95", "HD95", higher_is_better=False, range=(0, float("inf")), unit="pixels")
-    >>> hd95.format(3.14159), hd95.is_better(2.0, than=3.0)
-    ('3.14 pixels', True)
-    >>> Score("dice", "Dice score").format(0.8765, digits=1)
-    '87.7 %'
+    >>> hd95.format(3.14159), hd95.lead(2.0, over=3.0)
+    ('3.14 pixels', 1.0)
+    >>> Score("dice", "Dice score").format(0.876, digits=1)
+    '87.6 %'
     """
 
     name: str
@@ -45,7 +46,13 @@ class Score:
     @property
     def words_with_unit(self) -> str:
         """The same with its unit, for the heading over bare numbers."""
-        return f"{self.words} ({self.unit})" if self.unit else self.words
+        unit = "percent" if self.unit == PERCENT else self.unit
+        return f"{self.words} in {unit}" if unit else self.words
+
+    @property
+    def gap_unit(self) -> str:
+        """The unit of a difference."""
+        return "points" if self.unit == PERCENT else self.unit
 
     def in_unit(self, value: float | None) -> float:
         """A value as the number that stands before its unit; NaN where there is none."""
@@ -53,15 +60,30 @@ class Score:
 
     def format(self, value: float, digits: int = 2) -> str:
         """A value as text, with its unit."""
-        return f"{self.in_unit(value):.{digits}f} {self.unit}".rstrip()
+        return self.text(self.in_unit(value), digits)
 
-    def advantage(self, value: float, over: float) -> float:
+    def text(self, number: float, digits: int = 1) -> str:
+        """A number that is in the score's unit already, as text with its unit."""
+        return f"{number:.{digits}f} {self.unit}".rstrip() if number == number else "no score"
+
+    def gap_text(self, gap: float, signed: bool = False) -> str:
+        """A difference of two numbers in the score's unit, as text: "0.4 points" of percentages."""
+        number = f"{gap:{'+' if signed else ''}.1f}"
+        unit = "point" if number == "1.0" and self.unit == PERCENT else self.gap_unit
+        return f"{number} {unit}".rstrip().replace("-", "\N{MINUS SIGN}")
+
+    def lead(self, value: float, over: float) -> float:
         """By how much a value is better than another one; negative if it is worse."""
         return value - over if self.higher_is_better else over - value
 
-    def is_better(self, value: float, than: float) -> bool:
-        """Whether a value is better than another one."""
-        return self.advantage(value, over=than) > 0
+    def rank(self, value: float) -> float:
+        """A number that is higher the better a value is, for `max`, `min` and `sorted`."""
+        return self.lead(value, over=0.0)
+
+    @property
+    def better_direction(self) -> str:
+        """Which way is better along a horizontal axis."""
+        return "right" if self.higher_is_better else "left"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a run's summary."""
@@ -91,6 +113,11 @@ class ScoreEntry(Score):
     kinds: tuple[Kind, ...]
     scorer: ScorerFactory
     slow: bool = False
+
+
+def score_in(summary: Mapping[str, Any]) -> Score:
+    """The score of a finished run: as its summary describes it, so that no plugin is needed, or as it is registered."""
+    return Score.from_json(summary["score"]) if "score" in summary else registry.scores.find(summary["metric_name"])
 
 
 def _of_classes(name: str, title: str = "") -> ScoreEntry:
