@@ -8,9 +8,9 @@ JOBS   ?= 2
 
 help:
 	@echo "make demo    train FedAvg and HarmoFL on five synthetic hospitals; writes demo/report.html"
-	@echo "make test    ruff, mypy and pytest, two files at a time (JOBS=8: eight)"
+	@echo "make test    ruff, mypy, the layers of packages and pytest, two files at a time (JOBS=8: eight)"
 	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
-	@echo "make lint    ruff and mypy only"
+	@echo "make lint    ruff, mypy and the layers of packages only"
 	@echo "make bench   the cost of the training loop, against the plainest loop, and of the engines, against one process"
 	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make clean   remove what these commands made"
@@ -28,6 +28,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: install
 	$(BIN)/python benchmarks/speed.py

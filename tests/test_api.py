@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import harmofl
-from harmofl.federation.transports import num_workers
+from harmofl.federation.simulation import num_workers
 from harmofl.methods.catalogue import fedavg
 from harmofl.methods.method import Method
 from harmofl.methods.steps import PerturbedDescent

@@ -172,17 +172,18 @@ def check_synthetic(kit: SiteKit, task: str) -> Finding:
 
 def looked_at(kit: SiteKit, task: str) -> Images:
     """Look at all of a site's images, as `harmofl data check` does."""
-    from harmofl.api import check_data
+    from harmofl.data.check import check_folder
     from harmofl.deployment.participant import called_there
     from harmofl.settings import resolve
 
     data = kit.data or Path()
     if not data.is_dir():
         raise UsageError(f"data = {kit.settings.data!r}: there is no such folder")
-    own = {"data.cache": str(kit.cache)}
-    settings, _ = resolve(task, "fedavg", overrides=own | {"data.folder": str(data)})
-    called = called_there(kit, registry.tasks.find(task).open_folder(settings.data).sites)
-    check, _ = check_data(task, data, settings=own | {"data.sites": [called]})
+    overrides = {"data.cache": str(kit.cache), "data.folder": str(data), "data.limit": 0}
+    settings, _ = resolve(task, "fedavg", overrides=overrides)
+    chosen = registry.tasks.find(task)
+    called = called_there(kit, chosen.open_folder(settings.data).sites)
+    check = check_folder(chosen, settings.with_values("data", sites=[called]).data)
     fatal = tuple(str(problem) for problem in check.problems if problem.fatal)
     remarks = tuple(str(problem) for problem in check.problems if not problem.fatal)
     return Images(check.images, fatal, remarks)

@@ -12,7 +12,8 @@ from harmofl import registry
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.federation.server import Server, check_pieces, start_from
-from harmofl.federation.transports import Transport, hindrance, num_workers, simulated
+from harmofl.federation.simulation import hindrance, num_workers, simulated
+from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import read_description

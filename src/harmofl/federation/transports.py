@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harmofl import registry
-from harmofl.devices import num_cores, threads
+from harmofl.devices import threads
 from harmofl.errors import DiskError
 from harmofl.federation.client import Client, in_full
 from harmofl.federation.messages import Reply, Request
@@ -21,7 +18,6 @@ from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
 
 if TYPE_CHECKING:
-    from harmofl.federation.workers import Workers
     from harmofl.tasks.task import Source
 
 
@@ -111,34 +107,3 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing is left running."""
-
-
-def num_workers(settings: Settings, method: Method) -> int:
-    """As many as asked for, or one per core if the method can reach them; never more than there are sites."""
-    num_sites = len(registry.tasks.find(settings.task).participants(method, settings.data))
-    possible = 1 if hindrance(method) else max(1, num_cores() // settings.federation.threads)
-    return min(settings.federation.workers or possible, num_sites)
-
-
-def hindrance(method: Method) -> str:
-    """Say why a method cannot reach worker processes, which import its pieces; empty if it can."""
-    try:
-        pickled = pickle.dumps(method)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return str(error)
-    main = sys.modules["__main__"]
-    in_file = getattr(main, "__spec__", None) or Path(getattr(main, "__file__", "") or "").is_file()
-    return "" if in_file or b"__main__" not in pickled else "it is defined in a notebook or at a prompt"
-
-
-@contextmanager
-def simulated(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
-    """The transport for all sites on this machine."""
-    from harmofl.federation.workers import Workers
-
-    count = num_workers(settings, method)
-    transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder)
-    try:
-        yield transport
-    finally:
-        transport.close()
