@@ -36,7 +36,8 @@ LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 Ask = Callable[[Mapping[str, Request]], list[Reply]]
 
 
-def request() -> Request:
+def make_request() -> Request:
+    """A message with a model of random weights."""
     tensor = torch.randn(MODEL_BYTES // 4, generator=torch.Generator().manual_seed(0))
     return Request("0" * 32, "train", 1, state={"weights": tensor})
 
@@ -51,12 +52,13 @@ def in_one_process(requests: Mapping[str, Request]) -> list[Reply]:
 
 
 def loopback_bytes() -> int:
+    """What went through the loopback interface since the machine started; 0 if it does not say."""
     return int(LOOPBACK.read_text()) if LOOPBACK.exists() else 0
 
 
-def measured(name: str, ask: Ask) -> float:
+def measure(name: str, ask: Ask) -> float:
     """The median seconds of a round; the first, which opens connections, is not counted."""
-    message = request()
+    message = make_request()
     seconds, sent = [], []
     for number in range(ROUNDS + 1):
         before, started = loopback_bytes(), time.perf_counter()
@@ -99,18 +101,19 @@ def federation(engine: str, folder: Path) -> Iterator[ServerKit]:
             process.wait(60)
 
 
-def bench(engine: str) -> float:
+def measure_engine(engine: str) -> float:
+    """The median seconds of a round over an engine."""
     with (
         tempfile.TemporaryDirectory() as scratch,
         federation(engine, Path(scratch)) as kit,
-        connected(kit) as transport,
+        connect_when_started(kit) as transport,
     ):
         transport.sites(len(SITES), START_SECONDS)
-        return measured(engine, lambda requests: list(transport.ask(requests, 300.0)))
+        return measure(engine, lambda requests: list(transport.ask(requests, 300.0)))
 
 
 @contextmanager
-def connected(kit: ServerKit) -> Iterator[Transport]:
+def connect_when_started(kit: ServerKit) -> Iterator[Transport]:
     """The way to the sites, as soon as the server has started."""
     deadline = time.monotonic() + START_SECONDS
     with ExitStack() as stack:
@@ -126,14 +129,15 @@ def connected(kit: ServerKit) -> Iterator[Transport]:
 
 
 def main() -> None:
-    plain = measured("one process", in_one_process)
+    """Measure every engine that is installed."""
+    plain = measure("one process", in_one_process)
     for engine in registry.engines.names():
         try:
             find_engine(engine)
         except UsageError as error:
             print(f"{engine:12} {error}")
             continue
-        print(f"{'':12} {bench(engine) / plain:6.1f} times one process")
+        print(f"{'':12} {measure_engine(engine) / plain:6.1f} times one process")
 
 
 if __name__ == "__main__":

@@ -67,8 +67,10 @@ def run_missing(jobs: int | None) -> None:
             run_experiment(plan, Path(folder) / "runs", jobs=jobs, kept=KEPT, watch=watch)
 
 
-def report(each: dict[str, Results]) -> str:
-    """The page: a table for each condition."""
+def write_page(kept: Path) -> str:
+    """The page, from what is kept in a folder: a table for each condition."""
+    store = Kept(kept)
+    each = {task: gather(read_experiment(plan), kept=store) for task, plan in PLANS.items()}
     num_missing = sum(len(results.missing) for results in each.values())
     num_cells = sum(len(results.experiment.cells) for results in each.values())
     lines = [
@@ -124,8 +126,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.report:
         run_missing(arguments.jobs)
-    kept = Kept(KEPT)
-    PAGE.write_text(report({task: gather(read_experiment(plan), kept=kept) for task, plan in PLANS.items()}))
+    PAGE.write_text(write_page(KEPT), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
 
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from harmofl import registry
 from harmofl.api import check_data
@@ -18,18 +19,25 @@ from harmofl.experiments.demo import harmonized_samples
 from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.style import to_png
 from harmofl.settings import resolve
-
-PAPER_TASKS = ("histology", "nuclei", "prostate")
+from harmofl.tasks.task import Phantom
 
 DOCS = Path(__file__).parent.parent / "docs"
 SIZES = {"histology": 96, "nuclei": 128, "prostate": 192}
 COLUMNS = 8
 
 
+def phantom_of(task: str) -> Phantom:
+    """A task's synthetic hospitals."""
+    phantom = registry.tasks.find(task).phantom
+    if phantom is None:
+        raise SystemExit(f"{task} has no synthetic hospitals")
+    return phantom
+
+
 def contact_sheet(name: str) -> None:
     """One row per site: all alike at shift 0, and like real hospitals at shift 1."""
-    phantom = registry.tasks.find(name).phantom
-    rows = {site: {} for site in phantom.sites}
+    phantom = phantom_of(name)
+    rows: dict[str, dict[str, Tensor]] = {site: {} for site in phantom.sites}
     for shift in (0.0, 1.0):
         overrides = {"data.shift": shift, "data.size": SIZES[name], "data.images": phantom.fewest_images}
         settings, _ = resolve(name, "fedavg", "small", overrides=overrides)
@@ -43,7 +51,7 @@ def contact_sheet(name: str) -> None:
 
 def folder_of_phantoms(folder: Path) -> Path:
     """The nuclei phantom as a hospital's own images would lie: pictures, masks and a manifest."""
-    phantom = registry.tasks.find("nuclei").phantom
+    phantom = phantom_of("nuclei")
     settings, _ = resolve("nuclei", "fedavg", "small", overrides={"data.size": 128, "data.images": 40})
     lines = ["site,patient,image,mask"]
     for site in phantom.sites:
@@ -59,7 +67,8 @@ def folder_of_phantoms(folder: Path) -> Path:
 
 
 def main() -> None:
-    for name in PAPER_TASKS:
+    """Draw all of them."""
+    for name in SIZES:
         contact_sheet(name)
     with TemporaryDirectory() as temporary:
         folder = folder_of_phantoms(Path(temporary))

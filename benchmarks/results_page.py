@@ -18,6 +18,7 @@ DATA = "../shared/data/nuclei-tiles"
 
 
 def main() -> int:
+    """Bring the page up to date, or say what is not."""
     page = KeptPage(ROOT / "docs" / "results.md", ROOT / "experiments", ROOT / "results", DATA)
     if "--check" in sys.argv[1:]:
         stale = page.stale()

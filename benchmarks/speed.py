@@ -41,11 +41,13 @@ class Contender:
         self.model = self.task.build_model(self.settings, method)
         site = self.task.load_site(self.task.sites_of(self.settings.data)[0], self.settings.data)
         store = Store(folder / method_name)
+        self.train = site.train.load(torch.arange(len(site.train)))
         self.client = Client(site, self.task, method, self.settings, self.model, store, folder / "model")
         self.start = snapshot(self.model.network)
         self.combined = self.client.answer(Request("bench", "measure", 0)).sent
 
     def seconds(self) -> float:
+        """How long the round takes."""
         request = Request("bench", "train", 1, state=self.start, combined=self.combined)
         reply = self.client.answer(request)
         if reply.error:
@@ -56,7 +58,7 @@ class Contender:
 def plain_loop(contender: Contender) -> float:
     """FedAvg's local epoch as anyone would write it, with the drift of every step."""
     settings: Settings = contender.settings
-    network, train = contender.model.network, contender.client.site.train
+    network, train = contender.model.network, contender.train
     network.load_state_dict(contender.start)
     network.train()
     optimizer = build_optimizer(network, settings.training, round_number=1)
@@ -65,11 +67,11 @@ def plain_loop(contender: Contender) -> float:
     start = [weight.detach().clone() for weight in weights]
     drift, total = torch.zeros(()), torch.zeros(())
     order = torch.randperm(len(train))
-    for indices in order.split(settings.training.batch_size):
+    for indices in torch.split(order, settings.training.batch_size):
         images = train.images[indices].contiguous(memory_format=torch.channels_last)
         optimizer.zero_grad()
         loss = contender.task.loss(contender.settings)(network(images), train.targets[indices])
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         with torch.no_grad():
             total += loss * len(indices)
@@ -78,6 +80,7 @@ def plain_loop(contender: Contender) -> float:
 
 
 def compare(task: str, folder: Path) -> dict[str, float]:
+    """The median of each ratio over interleaved repeats."""
     fedavg, harmofl = Contender(task, "fedavg", folder), Contender(task, "harmofl", folder)
     full = Contender(task, "harmofl", folder, band="full")
     plain_loop(fedavg), fedavg.seconds(), harmofl.seconds(), full.seconds()  # the first pass of each is not counted
@@ -91,6 +94,7 @@ def compare(task: str, folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
+    """Print every ratio; fail if one is above its limit."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     within = True
