@@ -76,6 +76,37 @@ def test_help_is_quick_and_needs_no_torch() -> None:
     assert min(seconds) < 0.5
 
 
+COMPLETIONS = {
+    "train --task n": {"nuclei"},
+    "train --method fed": {"fedavg", "fedprox", "fednova", "fedadam", "fedbn"},
+    "train --preset p": {"paper", "paper-code"},
+    "train --set training.learning": {"training.learning_rate=", "training.learning_rate_schedule="},
+    "train --device c": {"cpu", "cuda"},
+    "evaluate model --split t": {"train", "test"},
+    "data check --task s": {"segmentation"},
+    "land": {"landscape"},
+    "deploy init --engine fl": {"flower"},
+}
+
+
+@pytest.mark.parametrize("typed", COMPLETIONS)
+def test_the_shell_completes_names_without_torch(typed: str) -> None:
+    code = "import sys; from harmofl import cli; sys.argv = ['harmofl']\ntry: cli.main()\nfinally: "
+    heavy = "print([name for name in ('torch', 'monai', 'numpy', 'matplotlib') if name in sys.modules])"
+    words = {
+        "COMP_WORDS": f"harmofl {typed}",
+        "COMP_CWORD": str(len(typed.split())),
+        "_HARMOFL_COMPLETE": "complete_bash",
+    }
+    variables = environment() | words
+    done = subprocess.run([sys.executable, "-c", code + heavy], capture_output=True, text=True, env=variables)
+    *found, imported = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert COMPLETIONS[typed] <= set(found)
+    assert all(name.startswith(typed.split()[-1]) for name in found)
+    assert imported == "[]"
+
+
 def test_the_version_is_shown(run: Run) -> None:
     assert run("--version") == (0, f"harmofl {harmofl.__version__}\n", "")
 
@@ -112,6 +143,19 @@ def test_training_prints_plain_lines_and_where_the_model_is(run: Run, tmp_path: 
     assert "validation" in lines[3]
     assert str(tmp_path / "run" / "model") in lines[-1]
     assert "\x1b" not in out
+
+
+def test_quiet_training_prints_the_result_only(run: Run, tmp_path: Path) -> None:
+    code, out, err = run(*arguments(tmp_path / "run", rounds=1), "--quiet")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "FedAvg on histology: accuracy on test images"
+    assert "round 1: loss" not in out
+
+
+def test_the_package_is_the_command_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harmofl", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=tmp_path)
+    assert (done.stdout, done.stderr) == (f"harmofl {harmofl.__version__}\n", "")
 
 
 def test_evaluate_scores_a_model_at_every_site(run: Run, finished: Path) -> None:
@@ -249,6 +293,12 @@ def test_resuming_with_other_settings_names_them(run: Run, finished: Path) -> No
     assert (code, "method.name" in err) == (2, True)
 
 
+def test_a_run_is_resumed_with_nothing_but_its_folder(run: Run, finished: Path) -> None:
+    code, out, err = run("train", "--out", finished, "--resume")
+    assert (code, err) == (0, "")
+    assert str(finished / "model") in out
+
+
 def test_resuming_may_change_what_does_not_change_results(run: Run, finished: Path) -> None:
     changed = {"federation__workers": 2, "federation__timeout": 5, "federation__quorum": 1}
     assert run(*arguments(finished, "harmofl", **changed), "--resume")[0] == 0
@@ -315,7 +365,7 @@ def test_ctrl_c_says_how_to_go_on(run: Run, tmp_path: Path) -> None:
     assert "Traceback" not in err
     (line,) = err.strip().splitlines()
     command = shlex.split(line.partition("go on with: ")[2])
-    assert command[:2] == ["harmofl", "train"]
+    assert command == ["harmofl", "train", "--out", str(out), "--resume"]
     assert not (out / "summary.json").exists()
 
     assert run(*command[1:])[0] == 0

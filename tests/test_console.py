@@ -7,7 +7,17 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from harmofl.console import WIDE, LiveBars, PlainLines, console, display, how_to_resume, interruptible, together
+from harmofl.console import (
+    WIDE,
+    LiveBars,
+    PlainLines,
+    console,
+    display,
+    how_to_resume,
+    interruptible,
+    show_scores,
+    together,
+)
 from harmofl.tasks.scores import dice
 
 START: dict[str, object] = {
@@ -58,12 +68,10 @@ def test_the_display_is_plain_where_nobody_looks() -> None:
         assert isinstance(watch, PlainLines)
 
 
-def test_the_display_is_live_in_a_terminal_unless_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_is_live_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     with display() as watch:
         assert isinstance(watch, LiveBars)
-    with display(quiet=True) as watch:
-        assert isinstance(watch, PlainLines)
 
 
 def test_work_outside_of_rounds_is_shown_live_and_plainly(
@@ -79,7 +87,7 @@ def test_work_outside_of_rounds_is_shown_live_and_plainly(
         {"phase": "evaluate", "site": "A", "done": 0, "total": 2},
         {"phase": "predict", "image": "a.png", "done": 1, "total": 2},
     ]
-    with display(quiet=True) as watch:
+    with display() as watch:
         for record in records:
             watch(record)
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
@@ -95,6 +103,31 @@ def test_work_outside_of_rounds_is_shown_live_and_plainly(
         for record in records:
             watch(record)
     assert "a.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_means_that_progress_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    with display(quiet=True) as watch:
+        for record in (START, TRAINED, LEFT_OUT, ROUND):
+            watch(record)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_scores_are_shown_in_percent_and_distances_in_their_unit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    one = {"images": 4.0, "loss": 0.25, "metric": 0.875, "dice_tumor": 0.5, "hd95": 3.5}
+    other = {"images": 2.0, "loss": 0.75, "metric": 0.625, "dice_tumor": 1.0}
+    show_scores({"A": one, "B": other}, "dice")
+    heading, *rows = [line.split() for line in capsys.readouterr().out.replace("┃", " ").replace("│", " ").splitlines()]
+    heading = next(row for row in [heading, *rows] if "site" in row)
+    assert heading == ["site", "images", "loss", "dice", "(%)", "dice_tumor", "(%)", "hd95", "(pixels)"]
+    assert ["A", "4", "0.2500", "87.50", "50.00", "3.50"] in rows
+    assert ["average", "0.5000", "75.00", "75.00", "3.50"] in rows
 
 
 def test_watchers_can_watch_together() -> None:

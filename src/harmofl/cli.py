@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from harmofl.completion import complete_device, complete_method, complete_preset, complete_setting, complete_task
 from harmofl.deployment.commands import deploy_app
 from harmofl.errors import RunError, UsageError
 from harmofl.files import FULL_OR_BROKEN, what_failed
@@ -20,7 +21,6 @@ app = typer.Typer(
     name="harmofl",
     help="Train one model on medical images of several hospitals that look different, without sharing the images.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -29,10 +29,15 @@ _options = {"debug": False}
 Out = Annotated[Path, typer.Option("--out", help="The folder to write; it must not hold a run yet.")]
 Assignments = Annotated[
     list[str],
-    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="One setting; may be given several times."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        help="One setting; may be given several times.",
+        autocompletion=complete_setting,
+    ),
 ]
-Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or cuda.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")]
+Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or cuda.", autocompletion=complete_device)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")]
 
 
 def main() -> None:
@@ -105,14 +110,21 @@ def demo(
 @app.command()
 def train(
     out: Out,
-    task: Annotated[str | None, typer.Option(help="What is learned: see `harmofl tasks`.")] = None,
-    method: Annotated[str | None, typer.Option(help="How: see `harmofl methods`.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What is learned: see `harmofl tasks`.", autocompletion=complete_task)
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How: see `harmofl methods`.", autocompletion=complete_method)
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="The folder with the images; without it, the task's synthetic hospitals.")
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="smoke (seconds), small (minutes on two cores, the default), paper or paper-code."),
+        typer.Option(
+            help="smoke (seconds), small (minutes on two cores, the default), paper or paper-code.",
+            autocompletion=complete_preset,
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")] = None,
     assignments: Assignments = [],  # noqa: B006
@@ -121,7 +133,10 @@ def train(
         int | None,
         typer.Option(help="Processes side by side (0: one per core). Results do not depend on it."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto (CUDA if there is one), cpu or cuda.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="auto (CUDA if there is one), cpu or cuda.", autocompletion=complete_device),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     log: Annotated[
         Literal["tensorboard"] | None, typer.Option(help="Also log to OUT/tensorboard (extra: tensorboard).")
@@ -133,6 +148,8 @@ def train(
     On synthetic hospitals:  harmofl train --task nuclei --method harmofl --set method.radius=0.1 --out runs/first
 
     On your own images:  harmofl train --task segmentation --method harmofl --data my-images --out runs/ours
+
+    A run that was stopped:  harmofl train --out runs/ours --resume
     """
     from harmofl import api
     from harmofl.console import display, how_to_resume, interruptible, show_summary, tensorboard, together
@@ -170,7 +187,10 @@ def experiment(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="smoke (seconds a cell), small (minutes, the default), paper or paper-code."),
+        typer.Option(
+            help="smoke (seconds a cell), small (minutes, the default), paper or paper-code.",
+            autocompletion=complete_preset,
+        ),
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; as many as there are cores.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the experiment in --out.")] = False,
@@ -308,9 +328,14 @@ app.add_typer(data_app, name="data")
 
 @data_app.command("check")
 def data_check(
-    task: Annotated[str, typer.Option(help="What would be learned: see `harmofl tasks`.")],
+    task: Annotated[
+        str, typer.Option(help="What would be learned: see `harmofl tasks`.", autocompletion=complete_task)
+    ],
     data: Annotated[Path, typer.Option(help="The folder with the images.")],
-    preset: Annotated[str | None, typer.Option(help="Whose settings: smoke, small (the default), paper.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Whose settings: smoke, small (the default), paper.", autocompletion=complete_preset),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")] = None,
     assignments: Assignments = [],  # noqa: B006
     sheet: Annotated[
@@ -328,7 +353,7 @@ def data_check(
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
-    with display(quiet, silent=as_json) as watch:
+    with display(quiet or as_json) as watch:
         check, picture = api.check_data(
             task, data, preset=preset, config=config, settings=settings, sheet=None if as_json else sheet, watch=watch
         )
@@ -400,11 +425,17 @@ def pictures(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Finished runs on the same images, or an experiment.", metavar="DIR...")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Whose images, if no run is named: see `harmofl tasks`.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="Whose images, if no run is named: see `harmofl tasks`.", autocompletion=complete_task),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="The folder with the images; of runs, where their images lie now.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="smoke, small (the default), paper or paper-code.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="smoke, small (the default), paper or paper-code.", autocompletion=complete_preset),
+    ] = None,
     band: Annotated[
         list[str] | None, typer.Option(help="none, dc, full or a radius; may be given several times (dc and full).")
     ] = None,
@@ -442,7 +473,9 @@ def pictures(
 @app.command()
 def privacy(
     out: Annotated[Path, typer.Option("--out", help="The folder for numbers, pictures and a page.")],
-    task: Annotated[str, typer.Option(help="Whose images: see `harmofl tasks`.")] = "histology",
+    task: Annotated[
+        str, typer.Option(help="Whose images: see `harmofl tasks`.", autocompletion=complete_task)
+    ] = "histology",
     run: Annotated[
         Path | None, typer.Option(help="A finished run to attack, with its own task and images; else one is trained.")
     ] = None,

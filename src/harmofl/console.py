@@ -57,12 +57,12 @@ def make_table(*headings: str, whole: Collection[str] = (), **options: Any) -> T
 
 
 @contextmanager
-def display(quiet: bool = False, silent: bool = False) -> Iterator[Watch]:
-    """Show rounds, sites, loss, score and time left; plain lines where nobody looks or with `quiet`."""
-    if silent:  # what the command prints is for machines
+def display(quiet: bool = False) -> Iterator[Watch]:
+    """Show rounds, sites, loss, score and time left; plain lines where nobody looks."""
+    if quiet:
         yield lambda record: None
         return
-    if quiet or not sys.stdout.isatty():
+    if not sys.stdout.isatty():
         yield PlainLines()
         return
     columns = (
@@ -199,10 +199,9 @@ def interruptible(hint: Callable[[], str]) -> Iterator[None]:
 
 def how_to_resume(out: Path, command: Sequence[str] = ("train",)) -> str:
     """The command that goes on with a run, if there is anything to go on with."""
-    config = out / "config.toml"
-    if not config.exists():
+    if not (out / "config.toml").exists():
         return "nothing was written yet"
-    return "go on with: " + shlex.join(["harmofl", *command, "--config", str(config), "--out", str(out), "--resume"])
+    return "go on with: " + shlex.join(["harmofl", *command, "--out", str(out), "--resume"])
 
 
 @contextmanager
@@ -247,14 +246,15 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     """The scores of one run, and where everything is."""
     from harmofl.tasks.scores import score_in
 
-    score = score_in(summary)
-    table = make_table("site", "", title=f"{summary['title']} on {summary['task']}: test {score.words_with_unit}")
-    for name, value in summary["test"].items():
+    score, test = score_in(summary), summary["test"]
+    table = make_table("site", score.words_with_unit)
+    for name, value in test.items():
         if name not in ("average", "std"):
             table.add_row(Text(name), f"{score.in_unit(value):.2f}")
     table.add_section()
-    table.add_row("average", f"{score.in_unit(summary['test']['average']):.2f}")
+    table.add_row("average", f"{score.in_unit(test['average']):.2f}")
     shown = console()
+    shown.print(f"{summary['title']} on {summary['task']}: {score.words} on test images", highlight=False)
     shown.print(table)
     chosen = f"round {summary['best_round']}" if summary["best_round"] else "each site's own best round"
     shown.print(
@@ -264,8 +264,8 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     )
     for site, scores in summary.get("unseen", {}).items():
         note = f" ({scores['note']})" if "note" in scores else ""
-        found = f"{score.format(scores['metric'])} on all {scores['images']:.0f} images"
-        shown.print(f"At {site}, which took no part: {found}{note}.", highlight=False, soft_wrap=True)
+        reached = f"{score.format(scores['metric'])} on all {scores['images']:.0f} images"
+        shown.print(f"At {site}, which took no part: {reached}{note}.", highlight=False, soft_wrap=True, markup=False)
     if summary["missing"]:
         shown.print(f"Not in the average, as they could not be scored: {', '.join(summary['missing'])}")
 
@@ -279,16 +279,36 @@ def show_table(runs: Sequence[FinishedRun]) -> None:
 
 
 def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> None:
-    """Every metric, one row per site and one for their average."""
+    """Every score in its unit, one row per site and one for their average."""
     names = list(dict.fromkeys(name for values in scores.values() for name in values if name != "images"))
-    table = make_table("site", "images", *(metric_name if name == "metric" else name for name in names))
+    shown = {name: _score_called(metric_name if name == "metric" else name) for name in names}
+    headings = (f"{score.name} ({score.unit})" if score.unit else score.name for score in shown.values())
+    table = make_table("site", "images", *headings)
     for site, values in scores.items():
-        found = (f"{values[name]:.4f}" if name in values else "–" for name in names)
-        table.add_row(Text(site), f"{values['images']:.0f}", *found)
+        table.add_row(
+            Text(site), f"{values['images']:.0f}", *(_number(shown[name], values.get(name)) for name in names)
+        )
     table.add_section()
-    columns = ([values[name] for values in scores.values() if name in values] for name in names)
-    table.add_row("average", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
+    columns = {name: [values[name] for values in scores.values() if name in values] for name in names}
+    table.add_row("average", "", *(_number(shown[name], statistics.fmean(column)) for name, column in columns.items()))
     console().print(table)
+
+
+def _score_called(name: str) -> Score:
+    """A score by its name: `dice_tumor` is printed as `dice` is, and what is no score has no unit."""
+    from harmofl import registry
+    from harmofl.tasks.scores import Score
+
+    for known in (name, name.partition("_")[0]):
+        if known in registry.scores:
+            return Score(name, unit=registry.scores.find(known).unit)
+    return Score(name, unit="")
+
+
+def _number(score: Score, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{score.in_unit(value):.2f}" if score.unit else f"{value:.4f}"
 
 
 def show_outcomes(outcomes: Sequence[Outcome], out: Path) -> None:

@@ -252,7 +252,7 @@ def test_a_stopped_run_says_how_to_go_on(
     monkeypatch.setattr(coordinator, "coordinate", stopped)
     out = tmp_path / "run"
     assert call(monkeypatch, "deploy", "run", "--kit", server.folder, "--task", "histology", "--out", out) == 130
-    hint = f"harmofl deploy run --kit {server.folder} --config {out}/config.toml --out {out} --resume"
+    hint = f"harmofl deploy run --kit {server.folder} --out {out} --resume"
     assert hint in capsys.readouterr().err
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from harmofl.completion import complete_engine, complete_method, complete_preset, complete_setting, complete_task
+
 deploy_app = typer.Typer(
     help="Train over a real network: each hospital on its own machine, on Flower, NVIDIA FLARE or a plugin.",
     no_args_is_help=True,
@@ -20,7 +22,12 @@ Kit = Annotated[Path, typer.Argument(help="A party's folder; the current one if 
 @deploy_app.command("init")
 def init(
     engine: Annotated[
-        str, typer.Option(help="What carries the messages: flower, nvflare, or a plugin's.", metavar="ENGINE")
+        str,
+        typer.Option(
+            help="What carries the messages: flower, nvflare, or a plugin's.",
+            metavar="ENGINE",
+            autocompletion=complete_engine,
+        ),
     ],
     sites: Annotated[str, typer.Option(help="The hospitals' names, with commas between them.", metavar="A,B,C")],
     server: Annotated[
@@ -136,12 +143,24 @@ def run(
     out: Annotated[Path, typer.Option("--out", help="The run's folder; it must not hold a run yet.")],
     config: Annotated[Path | None, typer.Option(help="What to train: a TOML file, such as the kit's run.toml.")] = None,
     kit: Annotated[Path, typer.Option(help="The server's folder; the current one if not given.")] = HERE,
-    task: Annotated[str | None, typer.Option(help="What is learned: see `harmofl tasks`.")] = None,
-    method: Annotated[str | None, typer.Option(help="How: see `harmofl methods`.")] = None,
-    preset: Annotated[str | None, typer.Option(help="smoke, small (the default), paper or paper-code.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="What is learned: see `harmofl tasks`.", autocompletion=complete_task)
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="How: see `harmofl methods`.", autocompletion=complete_method)
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="smoke, small (the default), paper or paper-code.", autocompletion=complete_preset),
+    ] = None,
     assignments: Annotated[
         list[str],
-        typer.Option("--set", metavar="SECTION.NAME=VALUE", help="One setting; may be given several times."),
+        typer.Option(
+            "--set",
+            metavar="SECTION.NAME=VALUE",
+            help="One setting; may be given several times.",
+            autocompletion=complete_setting,
+        ),
     ] = [],  # noqa: B006
     seed: Annotated[int | None, typer.Option(help="Changes initialization and order, never the data.")] = None,
     device: Annotated[str | None, typer.Option(help="The server's own; sites choose theirs.")] = None,
@@ -149,24 +168,27 @@ def run(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for all sites; after them, the quorum will do.")
     ] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Plain lines instead of a live display.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")] = False,
 ) -> None:
     """Train one model with the sites, at the server: display, folder and report are those of `harmofl train`.
 
     In the server's folder:  harmofl deploy run --config run.toml --out runs/first
 
-    A run that was stopped:  harmofl deploy run --config run.toml --out runs/first --resume
+    A run that was stopped:  harmofl deploy run --out runs/first --resume
     """
     from harmofl.console import display, how_to_resume, interruptible, show_summary
     from harmofl.deployment.coordinator import Wish, coordinate
     from harmofl.deployment.kits import ServerKit, is_site
     from harmofl.errors import UsageError
+    from harmofl.runs.folder import RunFolder
     from harmofl.settings import parse_assignments, read_toml
 
     if is_site(kit):
         raise UsageError(f"--kit {kit}: a site's folder; runs are started in the server's")
     options = {"seed": seed, "device": device}
     given = parse_assignments(assignments) | {name: value for name, value in options.items() if value is not None}
+    if resume and config is None:
+        config = RunFolder(out).config if RunFolder(out).config.exists() else None
     wish = Wish(task, method, preset, read_toml(config) if config else {}, given)
     server = ServerKit.open(kit)
     again = ["deploy", "run", "--kit", str(kit)]

@@ -24,8 +24,11 @@ Watch = Callable[[Record], None]
 
 @contextmanager
 def experiment_display(quiet: bool = False) -> Iterator[Watch]:
-    """A bar for the experiment and one per running cell; plain lines where nobody looks or with `quiet`."""
-    if quiet or not sys.stdout.isatty():
+    """A bar for the experiment and one per running cell; plain lines where nobody looks."""
+    if quiet:
+        yield lambda record: None
+        return
+    if not sys.stdout.isatty():
         yield PlainLines()
         return
     columns = (

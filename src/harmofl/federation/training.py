@@ -40,8 +40,12 @@ def train(
 ) -> Record:
     """Train one method on one task and return the summary; everything else lies in the folder `out`.
 
-    `settings` are single settings as {"section.name": value}. With no data the task's phantom is used.
+    `settings` are single settings as {"section.name": value}. With no data the task's phantom is used. A run that is
+    resumed needs nothing but its folder.
     """
+    if resume and config is None:
+        RunFolder(Path(out)).check_start(resume)
+        config = RunFolder(Path(out)).config
     overrides = dict(settings or {})
     folder = None if data is None else str(data)
     given = {"seed": seed, "federation.workers": workers, "device": device, "data.folder": folder}
