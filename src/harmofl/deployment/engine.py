@@ -15,7 +15,6 @@ from harmofl.deployment.kits import Federation, ServerKit, SiteKit
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.transports import Transport
 
-LARGEST_REPLY = 2**31
 NOT_CONNECTED = "not connected"
 TOO_LATE = "no answer within federation.timeout"
 LOOK_EVERY = 0.25

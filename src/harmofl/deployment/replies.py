@@ -7,14 +7,15 @@ from dataclasses import replace
 from harmofl.federation.checks import in_plain_text
 from harmofl.federation.messages import Reply, decode_reply
 
+LARGEST_REPLY = 2**31
 LARGEST_NUMBER = 2**53
 LONGEST_NAME = 100
 PLACE = {"round", "site", "phase", "error", "selected", "num_examples", "num_steps", "bytes_down", "bytes_up"}
 """What the server itself writes into a record: no score may be called so."""
 
 
-def reply_of(site: str, data: bytes | str, largest: int) -> Reply:
-    """The reply of the site whose key brought it; words, or bytes that are no reply, give one with the reason."""
+def reply_of(site: str, data: bytes | str, largest: int = LARGEST_REPLY) -> Reply:
+    """Read the reply of a site, known by its key; text, or bytes that are no reply, give one with the reason."""
     if isinstance(data, str):  # an engine's own, in which a site may have had its say
         return Reply(site, error=in_plain_text(data))
     if len(data) > largest:

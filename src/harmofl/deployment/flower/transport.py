@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from harmofl.deployment.engine import LARGEST_REPLY, NOT_CONNECTED, TOO_LATE, wait_for_sites
+from harmofl.deployment.engine import NOT_CONNECTED, TOO_LATE, wait_for_sites
 from harmofl.deployment.flower import addresses, runtime
 from harmofl.deployment.flower.children import settle_in
 from harmofl.deployment.flower.server import is_up, site_keys, superlink
 from harmofl.deployment.kits import ServerKit
-from harmofl.deployment.replies import reply_of
+from harmofl.deployment.replies import LARGEST_REPLY, reply_of
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
 

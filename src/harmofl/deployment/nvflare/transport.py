@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harmofl.deployment.engine import LARGEST_REPLY, TOO_LATE, wait_for_sites
+from harmofl.deployment.engine import TOO_LATE, wait_for_sites
 from harmofl.deployment.nvflare.names import relay_socket
 from harmofl.deployment.relay import Relay, RelayError, open_relay
 from harmofl.deployment.replies import reply_of
@@ -117,7 +117,7 @@ def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], dead
         site = header["site"]
         if site in waiting[header["id"]]:
             waiting[header["id"]].remove(site)
-            yield reply_of(site, header["error"] or body, LARGEST_REPLY)
+            yield reply_of(site, header["error"] or body)
 
 
 def lost() -> RunError:
