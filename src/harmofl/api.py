@@ -37,10 +37,15 @@ def check_data(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     sheet: str | Path | None = None,
+    clean_manifest: str | Path | None = None,
     watch: Watch = lambda record: None,
 ) -> tuple[Check, Path | None]:
-    """Look at all images of a folder: numbers per site and split, and every problem; `sheet`: a picture to write."""
+    """Look at all images of a folder: numbers per site and split, and every problem.
+
+    `sheet`: a picture to write. `clean_manifest`: a file to write with the rows of a manifest that can be used.
+    """
     from harmofl.data.check import check_images
+    from harmofl.data.clean_manifest import write_clean_manifest
 
     overrides = {"data.limit": 0} | dict(settings or {}) | {"data.folder": os.path.abspath(data)}
     file = read_toml(Path(config)) if config else {}
@@ -49,6 +54,8 @@ def check_data(
     chosen = registry.tasks.find(task)
     folder = chosen.open_folder(resolved.data, watch)
     check = check_images(chosen, folder)
+    if clean_manifest is not None:
+        write_clean_manifest(Path(clean_manifest), folder, check)
     if sheet is None or not folder.samples:
         return check, None
     from harmofl.reporting.contact_sheet import contact_sheet

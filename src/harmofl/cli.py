@@ -341,6 +341,10 @@ def data_check(
     sheet: Annotated[
         Path, typer.Option(help="The picture to write: a row of images per site, with their masks or classes.")
     ] = Path("contact-sheet.png"),
+    clean_manifest: Annotated[
+        Path | None,
+        typer.Option("--write-clean-manifest", help="Write a manifest of what can be used.", metavar="FILE"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines, and write no picture.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -355,9 +359,16 @@ def data_check(
     settings = parse_assignments(assignments)
     with display(quiet or as_json) as watch:
         check, picture = api.check_data(
-            task, data, preset=preset, config=config, settings=settings, sheet=None if as_json else sheet, watch=watch
+            task,
+            data,
+            preset=preset,
+            config=config,
+            settings=settings,
+            sheet=None if as_json else sheet,
+            clean_manifest=clean_manifest,
+            watch=watch,
         )
-    show_check(check, picture, as_json)
+    show_check(check, picture, as_json, clean_manifest)
     if not check.ok:
         raise typer.Exit(2)
 

@@ -337,8 +337,8 @@ def _left_out(outcomes: Sequence[Outcome]) -> dict[tuple[Path, str], list[str]]:
     return names
 
 
-def show_check(check: Check, picture: Path | None, as_json: bool) -> None:
-    """The table of a folder's sites, its problems, and where the contact sheet is; or all of it as JSON."""
+def show_check(check: Check, picture: Path | None, as_json: bool, manifest: Path | None = None) -> None:
+    """The table of a folder's sites, its problems, and which files were written; or all of it as JSON."""
     from harmofl.data.check import to_json
     from harmofl.reporting.check_table import to_rich
 
@@ -350,6 +350,9 @@ def show_check(check: Check, picture: Path | None, as_json: bool) -> None:
         shown.print(part)
     if picture:
         shown.print(f"A row of images per site: {picture}", highlight=False, soft_wrap=True)
+    if manifest:
+        use = f"to train on those alone, save it as {Path(check.folder) / 'manifest.csv'}"
+        shown.print(f"The images that can be used: {manifest} ({use})", highlight=False, soft_wrap=True, markup=False)
 
 
 def show_findings(findings: Iterable[Finding], as_json: bool) -> bool:

@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import nibabel
 import numpy as np
@@ -15,10 +17,12 @@ from PIL import Image
 from rich.console import Console
 
 from harmofl import registry
+from harmofl.api import check_data
 from harmofl.data.check import Check, check_folder, to_json
-from harmofl.data.samples import Problem
+from harmofl.data.clean_manifest import write_clean_manifest
+from harmofl.data.samples import Problem, Sample
 from harmofl.errors import UsageError
-from harmofl.reporting.check_table import MOST_PROBLEMS, to_rich
+from harmofl.reporting.check_table import to_rich
 from harmofl.settings import resolve
 
 SIZE = 16
@@ -327,7 +331,7 @@ def test_a_duplicate_at_another_site_is_said_loudly_and_first(pictures: Folder) 
     copy(pictures, "north-00", "zebra", site="south", label="a")
     found = pictures.check()
     assert found.ok
-    assert [problem.file for problem in found.problems if "training images" not in problem.message] == [
+    assert [problem.file for problem in found.problems if problem.file.endswith(".png")] == [
         "zebra.png",
         "north-05.png",
     ]
@@ -359,9 +363,39 @@ def test_an_image_of_one_value(either: Folder) -> None:
 def test_a_site_with_few_training_images(either: Folder) -> None:
     either.fill("north", 20)
     either.fill("south", 8)  # 2 to test, 1 to val
-    problem = only(either.check())
+    (problem,) = [problem for problem in either.check().problems if "training images" in problem.message]
     assert (problem.file, problem.fatal) == ("south", False)
     assert "only 5 training images" in problem.message
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_split_of_one_class_is_mentioned(pictures: Folder, split: str) -> None:
+    for part, count in (("train", 30), ("val", 12), ("test", 12)):
+        for number in range(count):
+            label = "a" if part == split else "ab"[number % 2]
+            pictures.add("north", f"{part}-{number:02}", label, split=part)
+    found = only(pictures.check())
+    assert not found.fatal
+    count = {"train": 30, "val": 12, "test": 12}[split]
+    assert str(found) == f"north: all {count} {split} images are of one class, a"
+
+
+def test_a_split_whose_masks_are_all_empty_is_mentioned(masks: Folder) -> None:
+    masks.fill("north", 20, split="train")
+    for split in ("val", "test"):
+        for number in range(3):
+            truth = np.zeros((SIZE, SIZE)) if split == "val" else None
+            masks.add("north", f"{split}-{number}", truth, split=split)
+    assert str(only(masks.check())) == "north: not one of its val masks marks anything"
+
+
+def test_more_validation_than_training_images_are_mentioned(either: Folder) -> None:
+    for part, count in (("train", 12), ("val", 15), ("test", 6)):
+        for number in range(count):
+            label = None if either.kind == "segmentation" else "ab"[number % 2]
+            either.add("north", f"{part}-{number:02}", label, split=part)
+    found = only(either.check())
+    assert (str(found), found.fatal) == ("north: more validation images (15) than training images (12)", False)
 
 
 def test_one_class_alone_and_patients_on_two_sides_are_both_found(pictures: Folder) -> None:
@@ -517,15 +551,68 @@ def test_the_table_fits_100_columns(masks: Folder) -> None:
     assert "…" not in re.sub(r"\d…\d", "", text)  # nothing is cut off
 
 
-def test_many_problems_are_not_all_printed(either: Folder) -> None:
+def test_many_problems_of_one_kind_do_not_hide_the_others(either: Folder) -> None:
     either.fill("north", 20)
-    either.rows += [either.rows[0] | {"image": f"missing-{number}.png"} for number in range(MOST_PROBLEMS + 7)]
+    either.rows += [either.rows[0] | {"image": f"missing-{number}.png"} for number in range(900)]
+    either.rows[901]["site"] = "../elsewhere"
     found = either.check()
-    assert len(found.problems) == MOST_PROBLEMS + 7
+    assert len([problem for problem in found.problems if problem.fatal]) == 901
     text = printed(found)
-    assert text.count("✗ manifest.csv") == MOST_PROBLEMS
-    assert "… and 7 more (see --json)" in text
-    assert [problem.file for problem in found.problems[:2]] == ["manifest.csv line 22", "manifest.csv line 23"]
+    assert text.count("✗ manifest.csv") == 4
+    assert "✗ manifest.csv line 22: image missing-0.png: no such file" in text
+    assert "  … and 897 more like it, 900 in all (--json lists them)" in text
+    assert "a site's name cannot hold / or" in text
+
+
+# --- a manifest of the rest --------------------------------------------------------------------------------------
+
+
+def clean(folder: Folder, path: Path, **settings: Any) -> list[Cells]:
+    folder.check()
+    overrides = {f"data.{name}": value for name, value in settings.items()} | {"data.size": SIZE}
+    check_data(folder.kind, folder.root, preset="smoke", settings=overrides, clean_manifest=path)
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_clean_manifest_holds_the_rows_that_can_be_used(either: Folder, tmp_path: Path) -> None:
+    either.fill("north", 20, patient="p, 1")
+    either.fill("south, too", 20)
+    (either.root / "north-03.png").write_text("nothing")
+    either.row("north-07")["image"] = "missing.png"
+    rows = clean(either, tmp_path / "clean.csv")
+    expected = [row for row in either.rows if row["image"] not in ("north-03.png", "missing.png")]
+    truth = COLUMNS[either.kind]
+    assert rows == [
+        {"site": row["site"], "split": "", "patient": row.get("patient", ""), "image": row["image"], truth: row[truth]}
+        for row in sorted(expected, key=lambda row: (row["site"], row["image"]))
+    ]
+    either.rows = [row | {"patient": ""} for row in rows]  # one patient cannot be divided
+    assert either.check().ok
+
+
+def test_a_clean_manifest_leaves_out_what_no_class_has(pictures: Folder, tmp_path: Path) -> None:
+    pictures.fill("north", 20)
+    pictures.row("north-00")["label"] = "z"
+    assert "north-00.png" not in [row["image"] for row in clean(pictures, tmp_path / "clean.csv", classes=["a", "b"])]
+
+
+def test_a_clean_manifest_never_replaces_the_one_that_was_checked(pictures: Folder) -> None:
+    pictures.fill("north", 20)
+    with pytest.raises(UsageError, match="this is the manifest that was checked"):
+        clean(pictures, pictures.root / "manifest.csv")
+
+
+def test_a_public_set_gets_a_manifest_too_unless_one_cannot_say_what_it_needs(tmp_path: Path, hospital: Path) -> None:
+    check_data("prostate", hospital, preset="smoke", clean_manifest=tmp_path / "manifest.csv")
+    shutil.copy(tmp_path / "manifest.csv", hospital / "manifest.csv")
+    found = check("segmentation", hospital, resize=True)
+    assert {row.site for row in found.rows} == {"UCL"}
+    assert sum(row.files for row in found.rows) == 12
+    swapped = Sample(site="a", image="a.tif", mask="a.xml", reversed_channels=True)
+    images = SimpleNamespace(samples={"a": [swapped]}, folder=hospital, kind="segmentation")
+    with pytest.raises(UsageError, match="red and blue are swapped"):
+        write_clean_manifest(tmp_path / "other.csv", cast(Any, images), found)
 
 
 # --- real data ---------------------------------------------------------------------------------------------------

@@ -496,7 +496,7 @@ def test_every_problem_counts_and_the_first_five_are_named(tmp_path: Path) -> No
         picture(path, np.zeros((9, 9), dtype=np.uint8))
     message = broken(folder)
     assert "7 problems: site-0/p0-0-mask.png: the mask is 9 x 9" in message.replace("×", "x")
-    assert "; and 2 more (`harmofl data check` lists all)" in message
+    assert " (and 6 more like it) (`harmofl data check` says more)" in message
 
 
 def test_problems_come_in_the_order_of_lines() -> None:
@@ -616,7 +616,7 @@ def test_files_that_cannot_be_opened_never_stand_for_one_another(
     folder = segmentation_folder(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr("harmofl.data.cache._content", lambda path: "")
-        assert "site-0/p0-0.png: cannot be opened" in broken(folder)
+        assert "site-0/p0-0-mask.png: cannot be opened (and 39 more like it)" in broken(folder)
     images = opened("segmentation", folder)
     images.prepare()
     first, second = (images.whole(site).load(torch.arange(4)).images for site in images.sites)

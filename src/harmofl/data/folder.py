@@ -27,6 +27,7 @@ from harmofl.data.images import (
 )
 from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, in_unit_range
+from harmofl.data.problem_kinds import group_by_kind, summarize
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
 from harmofl.errors import UsageError, unknown_name
@@ -222,10 +223,9 @@ class ImageFolder:
         """Raise if there is any problem that training would fail on."""
         fatal = sorted({problem for problem in self.problems if problem.fatal})
         if fatal:
-            more = f"; and {len(fatal) - SHOWN} more" if len(fatal) > SHOWN else ""
-            listed = "; ".join(map(str, fatal[:SHOWN]))
             count = f"{len(fatal)} problem{'s' if len(fatal) > 1 else ''}"
-            raise UsageError(f"{self.folder}: {count}: {listed}{more} (`harmofl data check` lists all)")
+            listed = summarize(fatal, SHOWN)
+            raise UsageError(f"{self.folder}: {count}: {listed} (`harmofl data check` says more)")
 
     def notes(self, site: str) -> Iterator[tuple[Note, Problem]]:
         """What a careful owner would want to know about a site's files, each with its remark."""
@@ -239,10 +239,9 @@ class ImageFolder:
     def warn_of_other_grids(self) -> None:
         """Warn of masks that may not lie on their images: nothing else would show it."""
         remarks = [remark for site in self.samples for note, remark in self.notes(site) if note.about == "grid"]
-        for remark in remarks[:SHOWN]:
-            log.warning("%s", remark)
-        if len(remarks) > SHOWN:
-            log.warning("and %d more masks that are not on the grid of their images", len(remarks) - SHOWN)
+        for group in group_by_kind(remarks):
+            others = len(group.problems) - 1
+            log.warning("%s%s", group.problems[0], f" (and {others} more like it)" if others else "")
 
     def entry(self, site: str) -> Entry | None:
         """A site's decoded images; None if not one could be decoded."""

@@ -9,13 +9,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from harmofl.data.check import Check, Range, Row
+from harmofl.data.check import Check
+from harmofl.data.checked_site import Range, Row
+from harmofl.data.problem_kinds import ProblemGroup, group_by_kind
 from harmofl.data.samples import Problem
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-MOST_PROBLEMS = 200
 MOST_CLASSES = 6
 MISSING = "–"
 CLASSES = "images per class"
@@ -108,9 +109,18 @@ def _shares(shares: Mapping[str, float] | None) -> str:
 
 
 def _problems(problems: Sequence[Problem]) -> list[RenderableType]:
-    shown: list[RenderableType] = [_problem(problem) for problem in problems[:MOST_PROBLEMS]]
-    left = len(problems) - len(shown)
-    return [*shown, *([Text(f"… and {left:,} more (see --json)")] if left > 0 else []), *([Text()] if problems else [])]
+    shown = [line for group in group_by_kind(problems) for line in _group(group)]
+    return [*shown, *([Text()] if problems else [])]
+
+
+def _group(group: ProblemGroup) -> list[Text]:
+    """The first problems of one kind, and how many more there are."""
+    shown = [_problem(problem) for problem in group.shown]
+    if group.num_more:
+        shown.append(
+            Text(f"  … and {group.num_more:,} more like it, {len(group.problems):,} in all (--json lists them)")
+        )
+    return shown
 
 
 def _problem(problem: Problem) -> Text:

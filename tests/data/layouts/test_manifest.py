@@ -326,3 +326,14 @@ def test_the_real_tiles_are_listed() -> None:
     expected = {(site, split): tiles[split] for site in (*organs, "MoNuSeg", "TNBC") for split in tiles}
     assert counts == expected | {("TNBC", "train"): 78}
     assert all(sample.patient for sample in listing.samples)
+
+
+def test_an_absolute_path_inside_the_folder_is_taken(tmp_path: Path) -> None:
+    folder = make(tmp_path / "data", "", "a.png")
+    linked = tmp_path / "link"
+    linked.symlink_to(folder)
+    for opened, path in ((folder, folder / "a.png"), (linked, linked / "a.png"), (linked, folder / "a.png")):
+        make(folder, f"site,image,label\nA,{path},yes\n")
+        assert classify(opened) == Listing((Sample("A", "a.png", "yes"),))
+    make(folder, f"site,image,label\nA,{tmp_path / 'data-2' / 'a.png'},yes\n")
+    assert "leaves the data folder" in str(classify(folder).problems)

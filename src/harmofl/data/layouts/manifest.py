@@ -134,9 +134,9 @@ def _sample(tree: Tree, row: Row, truth: str) -> tuple[Sample, list[str]]:
     split = values["split"].lower()
     sample = Sample(
         site=values["site"],
-        image=_plain(values["image"]),
+        image=_plain(tree, values["image"]),
         label=values.get("label", ""),
-        mask=_plain(values.get("mask", "")),
+        mask=_plain(tree, values.get("mask", "")),
         patient=values["patient"],
         split=SYNONYMS.get(split, split),
     )
@@ -165,10 +165,19 @@ def _wrong_paths(tree: Tree, sample: Sample) -> list[str]:
     return [*wrong, "the mask is the image itself"] if sample.mask and sample.mask == sample.image else wrong
 
 
-def _plain(path: str) -> str:
-    """Return a path with forward slashes and without detours, so that a file has one spelling; .. stays."""
+def _plain(tree: Tree, path: str) -> str:
+    """Return a path with forward slashes and without detours, so that a file has one spelling; .. stays.
+
+    An absolute path that lies in the data folder becomes relative to it.
+    """
     path = path.replace("\\", "/")
-    return posixpath.normpath(path) if path and ".." not in path.split("/") else path
+    if not path or ".." in path.split("/"):
+        return path
+    path = posixpath.normpath(path)
+    for root in (os.path.abspath(tree.root), os.path.realpath(tree.root)):
+        if path.startswith(f"{root.replace(os.sep, '/').rstrip('/')}/"):
+            return path[len(root.rstrip(os.sep)) + 1 :]
+    return path
 
 
 def _path_refusal(tree: Tree, path: str, folder_allowed: bool) -> str:

@@ -1,0 +1,52 @@
+"""A manifest of the images that can be used, to train on those while the others are mended."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from harmofl.data.check import Check
+from harmofl.data.folder import ImageFolder
+from harmofl.data.layouts.manifest import NAME, TRUTH
+from harmofl.data.samples import Sample
+from harmofl.errors import UsageError
+from harmofl.files import write_whole
+
+
+def usable_samples(folder: ImageFolder, check: Check) -> list[Sample]:
+    """The samples that were read and of which no problem is known that training would fail on."""
+    broken = {problem.file for problem in check.problems if problem.fatal}
+    return [
+        sample
+        for samples in folder.samples.values()
+        for sample in samples
+        if not broken & {sample.image, sample.mask, sample.site}
+    ]
+
+
+def write_clean_manifest(path: Path, folder: ImageFolder, check: Check) -> int:
+    """Write the rows that can be used, with paths relative to the data folder, and return how many they are."""
+    if os.path.realpath(path) == os.path.realpath(folder.folder / NAME):
+        raise UsageError(f"{path}: this is the manifest that was checked; choose another name")
+    samples = usable_samples(folder, check)
+    if not samples:
+        raise UsageError(f"{path}: not written, as not one image can be used")
+    if any(sample.reversed_channels for sample in samples):
+        raise UsageError(f"{path}: not written: red and blue are swapped in some files, which a manifest cannot say")
+    try:
+        write_whole(path, _table(samples, TRUTH[folder.kind]))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    return len(samples)
+
+
+def _table(samples: Iterable[Sample], truth: str) -> str:
+    columns = ("site", "split", "patient", "image", truth)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([getattr(sample, column) for column in columns] for sample in samples)
+    return text.getvalue()
