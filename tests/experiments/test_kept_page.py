@@ -14,8 +14,9 @@ from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.json_lines import lock_json_lines
 from harmofl.experiments.kept import to_line
+from harmofl.experiments.kept_blocks import anchor
 from harmofl.experiments.kept_figures import Drawing
-from harmofl.experiments.kept_page import KeptPage, anchor
+from harmofl.experiments.kept_page import KeptPage
 from harmofl.runs.finished import FinishedRun
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ import pytest
 from folders import segmentation_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.folder import claimed
+from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.lines import read_lines
 from harmofl.experiments.results import gather
-from harmofl.experiments.runner import num_jobs, run_experiment, settling
+from harmofl.experiments.runner import make_settle, num_jobs, run_experiment
 
 WritePlan = Callable[..., Path]
 Started = Callable[[], list[str]]
@@ -118,14 +118,16 @@ def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: St
     experiment, silent = read_experiment(plan, images), lambda record: None
     [cell], out, kept = experiment.cells, tmp_path / "out", Kept(tmp_path / "kept")
     run_experiment(plan, out, data=images)
-    (out / "a" / "seed-0" / "config.toml").write_text(settling(silent)(cell.settings).to_toml())  # as a run writes it
+    (out / "a" / "seed-0" / "config.toml").write_text(
+        make_settle(silent)(cell.settings).to_toml()
+    )  # as a run writes it
     kept.keep(experiment, cell, out / "a" / "seed-0")
 
-    assert not gather(experiment, out, settle=settling(silent)).missing
-    assert not gather(experiment, kept=kept, settle=settling(silent)).missing
+    assert not gather(experiment, out, settle=make_settle(silent)).missing
+    assert not gather(experiment, kept=kept, settle=make_settle(silent)).missing
     shutil.copy(images / "site-0" / "p0-0.png", images / "site-0" / "p0-1.png")
-    assert gather(experiment, out, settle=settling(silent)).missing
-    assert gather(experiment, kept=kept, settle=settling(silent)).missing
+    assert gather(experiment, out, settle=make_settle(silent)).missing
+    assert gather(experiment, kept=kept, settle=make_settle(silent)).missing
     (images / "manifest.csv").unlink()
     with pytest.raises(UsageError, match="images"):
         run_experiment(plan, tmp_path / "again", data=images, kept=tmp_path / "kept")
@@ -140,15 +142,15 @@ def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_d
     experiment, silent = read_experiment(plan, images), lambda record: None
     [cell], out = experiment.cells, tmp_path / "out"
     run_experiment(plan, out, data=images)
-    settings = settling(silent)(cell.settings)
+    settings = make_settle(silent)(cell.settings)
     as_before = settings.with_values("data", annotations=None)
     shutil.copy(images / "site-0" / "p0-0-mask.png", images / "site-0" / "p0-1-mask.png")
     for name, written, missing in (("known", settings, 1), ("unknown", as_before, 0)):
         (out / "a" / "seed-0" / "config.toml").write_text(written.to_toml())
         kept = Kept(tmp_path / name)
         kept.keep(experiment, cell, out / "a" / "seed-0")
-        assert len(gather(experiment, out, settle=settling(silent)).missing) == missing
-        assert len(gather(experiment, kept=kept, settle=settling(silent)).missing) == missing
+        assert len(gather(experiment, out, settle=make_settle(silent)).missing) == missing
+        assert len(gather(experiment, kept=kept, settle=make_settle(silent)).missing) == missing
 
 
 def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(
@@ -192,7 +194,7 @@ def test_a_folder_that_holds_an_experiment_or_anything_else_is_refused(
 def test_two_processes_never_run_one_experiment(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
     plan, out = write_plan(), tmp_path / "out"
     with (
-        claimed(out, read_experiment(plan), resume=False),
+        hold_folder(out, read_experiment(plan), resume=False),
         pytest.raises(UsageError, match="in use by another process"),
     ):
         run_experiment(plan, out)

@@ -17,6 +17,7 @@ from harmofl.settings import Settings, flatten, merge, resolve
 UNVARIED = Variation(name="as it is")
 
 Settle = Callable[[Settings], Settings]
+"""Puts what is found in a cell's images into its settings."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class Cell:
         names = [self.row, " ".join(name for name in (self.variation, without) if name), f"seed {self.seed}"]
         return "/".join(folder_name(name) for name in names if name)
 
-    def settled(self, settle: Settle) -> Cell:
-        """The same with what its images decide in its settings."""
-        return replace(self, settings=settle(self.settings))
+    def change_settings(self, change: Callable[[Settings], Settings]) -> Cell:
+        """The same cell with other settings."""
+        return replace(self, settings=change(self.settings))
 
     def __str__(self) -> str:
         """Its name in messages."""
@@ -75,7 +76,7 @@ class Experiment:
 
 
 def read_experiment(file: Path | str, data: Path | str | None = None, preset: str | None = None) -> Experiment:
-    """Read a plan and resolve the settings of all its cells; a wrong one is named."""
+    """Read a plan and resolve the settings of all its cells, or say which are wrong."""
     file = Path(file)
     plan = read_plan(file)
     folder = os.path.abspath(data) if data else None
@@ -91,7 +92,7 @@ def read_experiment(file: Path | str, data: Path | str | None = None, preset: st
 
 
 def _cells(plan: Plan, folder: str | None, preset: str) -> Iterator[Cell]:
-    """All cells of the first seed, then of the next: a grid that is half done already compares all rows."""
+    """Yield all cells of the first seed, then of the next: a grid that is half done already compares all rows."""
     held_out = _sites(plan, folder, preset) if plan.hold_out else [None]
     for seed in plan.seeds:
         for variation in plan.variations or [UNVARIED]:
@@ -120,12 +121,12 @@ def _with_equal_passes(cells: Sequence[Cell]) -> list[Cell]:
     """Divide the rounds so that every cell passes over the images equally often, if there are enough of them."""
     shared = math.lcm(*(cell.settings.training.local_epochs for cell in cells))
 
-    def divided(settings: Settings) -> Settings:
+    def divide(settings: Settings) -> Settings:
         rounds, epochs = settings.training.rounds, settings.training.local_epochs
         passes = rounds - rounds % shared if rounds >= shared else rounds
         return settings.with_values("training", rounds=max(1, round(passes / epochs)))
 
-    return [cell.settled(divided) for cell in cells]
+    return [cell.change_settings(divide) for cell in cells]
 
 
 def _sites(plan: Plan, folder: str | None, preset: str) -> list[str]:

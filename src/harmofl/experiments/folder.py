@@ -13,31 +13,21 @@ from harmofl.experiments.cells import Experiment
 from harmofl.experiments.kept import agree
 from harmofl.experiments.lines import RESULTS
 from harmofl.experiments.results import Results
-from harmofl.files import remove_parts
+from harmofl.files import claim, remove_parts
 from harmofl.runs.finished import read_settings
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - no advisory locks on this system
-    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
-def claimed(out: Path, experiment: Experiment, resume: bool) -> Iterator[None]:
+def hold_folder(out: Path, experiment: Experiment, resume: bool) -> Iterator[None]:
     """Hold the folder for a new experiment, or for the same one to go on with."""
     check = _check_same if resume else _check_unused
     check(out, experiment)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = os.open(out / ".lock", os.O_CREAT | os.O_RDWR, 0o644)
+        lock = claim(out / ".lock", f"{out} is in use by another process")
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror or error}") from None
     try:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(f"{out} is in use by another process") from None
         check(out, experiment)  # again, as another process may have been here between
         remove_parts(out)
         yield
@@ -46,14 +36,14 @@ def claimed(out: Path, experiment: Experiment, resume: bool) -> Iterator[None]:
 
 
 def _check_unused(out: Path, experiment: Experiment) -> None:
-    """Hidden files do not count: what was killed before it began leaves its lock."""
+    """Raise an error if the folder holds anything but hidden files: a kill before the start leaves a lock."""
     if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
         held = "already holds an experiment: add --resume to go on with it, or"
         raise UsageError(f"{out} {held if (out / RESULTS).exists() else 'is not empty:'} choose another --out")
 
 
 def _check_same(out: Path, experiment: Experiment) -> None:
-    """Rows, variations and seeds may have been added since; what was there must be as it was."""
+    """Raise an error if the folder holds another experiment; rows, variations and seeds may have been added since."""
     if not (out / RESULTS).exists():
         raise UsageError(f"{out} holds no experiment to resume: leave out --resume to start one")
     try:
@@ -64,8 +54,8 @@ def _check_same(out: Path, experiment: Experiment) -> None:
     names = [name for name in ("title", "task", "preset", "data") if before.get(name) != now[name]]
     changed = [f"{name} = {before.get(name)!r}, not {now[name]!r}" for name in names]
     for cell in experiment.cells:
-        begun = (out / cell.path / "config.toml").exists()
-        if begun and not agree(cell.settings, read_settings(out / cell.path)):
+        was_started = (out / cell.path / "config.toml").exists()
+        if was_started and not agree(cell.settings, read_settings(out / cell.path)):
             changed.append(f"{cell.path} was run with other settings")
     if changed:
         raise UsageError(f"{out} holds another experiment ({'; '.join(changed)}): choose another --out")

@@ -20,7 +20,7 @@ from harmofl.experiments.cells import Cell, Experiment
 from harmofl.experiments.json_lines import lock_json_lines, read_json_lines
 from harmofl.experiments.kept_rounds import from_rounds, to_rounds
 from harmofl.runs.finished import FinishedRun, read_run, read_settings, validate_settings
-from harmofl.settings import Settings, Tree, differences, flatten, merge
+from harmofl.settings import Settings, Tree, differences, flatten, merge, nest
 from harmofl.settings.schema import FOUND_IN_DATA, FREE_TO_CHANGE
 
 END = ".jsonl"
@@ -70,7 +70,7 @@ class Kept:
         own, data = self._file(experiment) / cell.path, cell.settings.data
         agreeing = [kept for kept in self._cells if agree(cell.settings, kept.settings, paths=False)]
         agreeing.sort(key=lambda kept: kept.place != own)
-        if data.folder and not data.fingerprints and of_different_images(kept.tree for kept in agreeing):
+        if data.folder and not data.fingerprints and differ_in_images(kept.tree for kept in agreeing):
             named = ", ".join(str(kept.place) for kept in agreeing)
             raise UsageError(f"{cell}: kept results of different images: {named}; remove those that are outdated")
         return agreeing[0] if agreeing else None
@@ -78,7 +78,7 @@ class Kept:
     def keep(self, experiment: Experiment, cell: Cell, run: Path) -> KeptCell:
         """Append a finished run's settings, summary and scores of every round, unless they are there already."""
         file = self._file(experiment)
-        settings = without_paths(read_settings(run))
+        settings = drop_paths(read_settings(run))
         with lock_json_lines(file) as locked:
             there = [KeptCell.from_line(file, line) for line in locked.lines]
             kept = next((kept for kept in there if not differences(kept.settings, settings)), None)
@@ -96,17 +96,15 @@ class Kept:
 
 def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict[str, Any]:
     """What is kept of a cell, with what was found in its images apart from what was chosen."""
-    tree = tomllib.loads(settings.to_toml())
-    for free in FREE_TO_CHANGE:
-        section, _, setting = free.partition(".")
-        tree[section].pop(setting, None)
-    known = () if settings.data.is_synthetic else [name for name in FOUND_IN_DATA if name in tree["data"]]
-    facts = {name: tree["data"].pop(name) for name in known}
+    values = flatten(tomllib.loads(settings.to_toml()))
+    chosen = {setting: value for setting, value in values.items() if setting not in FREE_TO_CHANGE}
+    known = () if settings.data.is_synthetic else [fact for fact in FOUND_IN_DATA if f"data.{fact}" in chosen]
+    facts = {fact: chosen.pop(f"data.{fact}") for fact in known}
     return {
         "cell": name,
         "label": cell.label,
         "seed": cell.seed,
-        "settings": tree,
+        "settings": nest(chosen),
         "data": facts,
         "summary": dict(run.summary),
         "rounds": to_rounds(run.records),
@@ -136,7 +134,7 @@ def _file_of(place: Path) -> Path | None:
     return next((parent for parent in place.parents if parent.suffix == END and not parent.is_dir()), None)
 
 
-def without_paths(settings: Settings) -> Settings:
+def drop_paths(settings: Settings) -> Settings:
     """The same settings, with nothing about this machine; of a first model's folder, the name remains."""
     initial = settings.model.initial
     elsewhere = settings.with_values("data", folder=None, cache=None)
@@ -150,7 +148,7 @@ def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
     if not paths:
         if bool(planned.data.folder) != bool(done.data.channels):  # known once a folder was read, never of a phantom
             return False
-        changed = differences(without_paths(planned), without_paths(done))
+        changed = differences(drop_paths(planned), drop_paths(done))
     else:
         changed = differences(planned, done)
     if not planned.data.folder:
@@ -159,7 +157,7 @@ def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
     return all(name.removeprefix("data.") in FOUND_IN_DATA and values[name] is None for name in changed)
 
 
-def of_different_images(each: Iterable[Tree]) -> bool:
+def differ_in_images(each: Iterable[Tree]) -> bool:
     """Whether runs were made with more than one set of images, or of masks and labels."""
     facts = ([tree["data"].get(name) for name in ("fingerprints", "annotations")] for tree in each)
     return len(set(map(str, facts))) > 1

@@ -11,46 +11,29 @@ What stands between a mark and its end is replaced; everything else is left as i
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harmofl import registry
 from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
-from harmofl.experiments.kept import Kept, of_different_images
-from harmofl.experiments.kept_figures import FIGURES, Drawing, drawings_of
+from harmofl.experiments.kept import Kept, differ_in_images
+from harmofl.experiments.kept_blocks import END, Block, read_blocks
+from harmofl.experiments.kept_figures import Drawing, drawings_of
+from harmofl.experiments.kept_summary import summary_table
 from harmofl.experiments.plan import Paper, read_plan
 from harmofl.experiments.results import Results, gather
-from harmofl.experiments.writing import _training_note, paper_table, results_table
+from harmofl.experiments.writing import paper_table, results_table, training_note
 from harmofl.reporting import comparisons
-from harmofl.reporting.comparisons import compare, signed
 from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table
-from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of, to_markdown
+from harmofl.reporting.tables import markdown_escape, to_markdown
 from harmofl.reporting.words import listed
 from harmofl.settings import flatten
 
-MARK = re.compile(
-    r"<!-- (?P<kind>summary|table|flatness)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->"
-)
-END = "<!-- end -->"
 OF_TILES = "-tiles"
 """The end of the names of experiments on a part of the paper's own images, whose numbers stand in their sibling."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of the page that is made of results."""
-
-    mark: str
-    kind: str
-    name: str
-    figures: tuple[str, ...]
-    heading: str
-    """The nearest one above."""
 
 
 @dataclass
@@ -69,7 +52,7 @@ class KeptPage:
     def text(self) -> str:
         """The page with every block as it should be now."""
         parts = []
-        for block, between in _blocks(self.page.read_text(encoding="utf-8")):
+        for block, between in read_blocks(self.page.read_text(encoding="utf-8")):
             parts.append(between)
             if block:
                 parts += [block.mark, "\n", self._content(block), END]
@@ -77,14 +60,13 @@ class KeptPage:
 
     def drawings(self) -> list[Drawing]:
         """Every figure that the page shows."""
-        blocks = [block for block, _ in _blocks(self.page.read_text(encoding="utf-8")) if block]
-        return [drawing for block in blocks for drawing in self._drawings(block)]
+        return [drawing for block in self._blocks() for drawing in self._drawings(block)]
 
     def stale(self) -> list[str]:
         """What no longer is as the kept results say, in words."""
         found = [f"{self.page}: its tables"] if self.text() != self.page.read_text(encoding="utf-8") else []
         found += [f"{self._path(drawing)}" for drawing in self.drawings() if not drawing.is_fresh(self._path(drawing))]
-        return found + [f"{path}: no block shows it" for path in self._left_over()]
+        return found + [f"{path}: no block shows it" for path in self._unused_figures()]
 
     def write(self, redraw: bool = False) -> list[Path]:
         """Bring page and figures up to date; return what was written or removed."""
@@ -96,7 +78,7 @@ class KeptPage:
             if redraw or not drawing.is_fresh(path):
                 drawing.write(path)
                 changed.append(path)
-        for path in self._left_over():
+        for path in self._unused_figures():
             path.unlink()
             changed.append(path)
         return changed
@@ -114,10 +96,13 @@ class KeptPage:
             _check_same_images(self._results[name])
         return self._results[name]
 
+    def _blocks(self) -> list[Block]:
+        return [block for block, _ in read_blocks(self.page.read_text(encoding="utf-8")) if block]
+
     def _path(self, drawing: Drawing) -> Path:
         return self.page.parent / "figures" / drawing.file
 
-    def _left_over(self) -> list[Path]:
+    def _unused_figures(self) -> list[Path]:
         """Figures that the page no longer shows."""
         shown = {self._path(drawing) for drawing in self.drawings()}
         return sorted(set((self.page.parent / "figures").glob("*.png")) - shown)
@@ -126,18 +111,19 @@ class KeptPage:
 
     def _content(self, block: Block) -> str:
         if block.kind == "summary":
-            return self._summary()
+            tables = [other for other in self._blocks() if other.kind == "table"]
+            return summary_table([(other, self.results(other.name)) for other in tables])
         return self._flatness(block) if block.kind == "flatness" else self._table(block)
 
     def _drawings(self, block: Block) -> list[Drawing]:
         if block not in self._drawn:
-            done = only_done(self.results(block.name)) if block.figures else None
+            done = without_missing(self.results(block.name)) if block.figures else None
             self._drawn[block] = drawings_of(done, block.figures, self.kept / block.name) if done else []
         return self._drawn[block]
 
     def _table(self, block: Block) -> str:
         results = self.results(block.name)
-        done = only_done(results)
+        done = without_missing(results)
         pictures = [
             f"![{drawing.caption}](figures/{drawing.file})\n\n{drawing.explanation}"
             for drawing in self._drawings(block)
@@ -175,53 +161,16 @@ class KeptPage:
             ["harmofl", "experiment", plan, *data, "--keep", self.kept.name, "--out", f"runs/{name}"],
         )
 
-    # ---- in one look ----
-
-    def _summary(self) -> str:
-        found = [block for block, _ in _blocks(self.page.read_text(encoding="utf-8")) if block]
-        blocks = [block for block in found if block.kind == "table"]
-        lines = [
-            "| Experiment | FedAvg | FedBN | HarmoFL | HarmoFL − FedAvg | Cells |",
-            "|---|---:|---:|---:|---|---:|",
-        ]
-        for block in blocks:
-            lines += [f"| {' | '.join(cells)} |" for cells in _summary_rows(block, self.results(block.name))]
-        note = (
-            "Averages over sites and seeds, in percent (where no FedAvg took part: HarmoFL's lowest to highest). The "
-            "difference, in points, is that of pairs with the same site and seed; cells: done of planned."
-        )
-        return "\n".join([*lines, "", note]) + "\n"
-
-
-def _blocks(text: str) -> Iterator[tuple[Block | None, str]]:
-    """Yield each block with the text before it, and at last the text after all of them."""
-    place = 0
-    for mark in MARK.finditer(text):
-        if mark.start() < place:
-            raise UsageError(f"{mark[0]} stands inside another block: is an {END} missing?")
-        end = text.find(END, mark.end())
-        if end < 0:
-            raise UsageError(f"{mark[0]} has no {END}")
-        headings = re.findall(r"^#+ (.+)$", text[: mark.start()], flags=re.MULTILINE)
-        names = tuple(name.strip() for name in (mark["figures"] or "").split(",") if name.strip())
-        for name in names:
-            if name not in FIGURES:
-                raise unknown_name("figure", name, FIGURES)
-        block = Block(mark[0], mark["kind"], mark["name"] or "", names, headings[-1] if headings else "")
-        yield block, text[place : mark.start()]
-        place = end + len(END)
-    yield None, text[place:]
-
 
 def _check_same_images(results: Results) -> None:
     """Refuse cells of two folders in one table: without the folder at hand a plan fits the cells of both."""
     experiment, runs = results.experiment, results.runs.values()
-    if experiment.data and not experiment.plan.hold_out and of_different_images(run.settings for run in runs):
+    if experiment.data and not experiment.plan.hold_out and differ_in_images(run.settings for run in runs):
         names = ", ".join(str(run.folder) for run in runs)
         raise UsageError(f"{experiment.name}: kept results of different images in one table: {names}")
 
 
-def only_done(results: Results) -> Results:
+def without_missing(results: Results) -> Results:
     """The same without its missing cells, which a page tells of in its own words."""
     cells = tuple(cell for cell in results.experiment.cells if cell.path in results.runs)
     return replace(results, experiment=replace(results.experiment, cells=cells))
@@ -262,7 +211,7 @@ def _line(cell: Cell) -> str:
 def _scores(done: Results) -> str:
     """The table, without the note on settings: the page has a fuller one."""
     table = results_table(done)
-    notes = tuple(note for note in table.notes if note != _training_note(done.experiment))
+    notes = tuple(note for note in table.notes if note != training_note(done.experiment))
     return to_markdown(replace(table, notes=notes))
 
 
@@ -286,55 +235,3 @@ def settings_line(results: Results) -> str:
         f"({value('training.learning_rate_schedule')}), batches of {value('training.batch_size')}",
     ]
     return f"Settings: preset `{experiment.preset}`; {'; '.join(parts)}."
-
-
-# ---- in one look ----
-
-
-def _summary_rows(block: Block, results: Results) -> Iterator[list[str]]:
-    """One row per variation in which FedAvg took part and something is done; else one for all."""
-    plan, runs = results.experiment.plan, results.lines()
-    methods = {method.label: method for method in methods_of(runs)} if runs else {}
-    place = f"[{markdown_escape(block.heading)}](#{anchor(block.heading)})"
-    cells = f"{len(results.runs)} of {len(results.experiment.cells)}"
-    if not methods or not any(row.method == "fedavg" for row in plan.rows):
-        yield [place, MISSING, MISSING, _span(list(methods.values())), MISSING, cells]
-        return
-    for variation in [variation.name for variation in plan.variations] or [""]:
-        found = [_method(results, methods, name, variation) for name in ("fedavg", "fedbn", "harmofl")]
-        if any(found):
-            averages = [_average(method) for method in found]
-            where = f"{place}: {markdown_escape(variation)}" if variation else place
-            yield [where, *averages, _difference(found[2], found[0]), cells]
-            place, cells = "…", ""
-
-
-def _method(results: Results, methods: dict[str, MethodScores], name: str, variation: str) -> MethodScores | None:
-    """The line of a method as it is by default: an ablation has other rows of it too."""
-    rows = [row.name for row in results.experiment.plan.rows if row.method == name and not row.settings]
-    labels = [f"{row}, {variation}" if variation else row for row in rows]
-    return next((methods[label] for label in labels if label in methods), None)
-
-
-def _average(method: MethodScores | None) -> str:
-    return MISSING if method is None or method.average != method.average else f"{method.average:.2f}"
-
-
-def _span(methods: list[MethodScores]) -> str:
-    """The lowest and the highest average, and whose they are."""
-    order = sorted((method for method in methods if method.average == method.average), key=lambda each: each.average)
-    ends = dict.fromkeys(f"{each.average:.2f} ({each.label.rpartition(', ')[2]})" for each in order[:1] + order[-1:])
-    return " to ".join(map(markdown_escape, ends)) or MISSING
-
-
-def _difference(method: MethodScores | None, baseline: MethodScores | None) -> str:
-    found = compare(method, baseline) if method and baseline else None
-    if found is None:
-        return MISSING
-    text = f"{signed(found.difference)}, ahead in {found.num_ahead} of {found.num_pairs}: {found.verdict}"
-    return f"**{text}**" if found.more_than_noise else text
-
-
-def anchor(heading: str) -> str:
-    """Where a heading is found on the page, as GitHub names it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -27,9 +27,11 @@ class Line:
     run: FinishedRun
 
 
-def labelled(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
+def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
     """Runs that one table can hold: their labels tell in what they differ, so their settings need not."""
-    runs = _at_held_out_sites(lines) if any(line.held_out for line in lines) else [_titled(line) for line in lines]
+    runs = [line.run.labelled(line.label) for line in lines]
+    if any(line.held_out for line in lines):
+        runs = _join_held_out_sites(lines)
     one_norm = len({run.norm for run in runs}) < 2
     settings = [flatten(run.settings) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values if name.startswith("data."))
@@ -45,23 +47,19 @@ def labelled(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
     ]
 
 
-def _titled(line: Line) -> FinishedRun:
-    return replace(line.run, summary={**line.run.summary, "title": line.label})
-
-
-def _at_held_out_sites(lines: Sequence[Line]) -> list[FinishedRun]:
+def _join_held_out_sites(lines: Sequence[Line]) -> list[FinishedRun]:
     """One run per label and seed: its score at each site is that of the model which never saw the site."""
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         groups.setdefault((line.label, line.run.seed), []).append(line)
-    return [_joined(group) for group in groups.values()]
+    return [_join(group) for group in groups.values()]
 
 
-def _joined(lines: Sequence[Line]) -> FinishedRun:
+def _join(lines: Sequence[Line]) -> FinishedRun:
     unseen = {str(line.held_out): line.run.summary["unseen"][line.held_out] for line in lines}
     scores = {site: found["metric"] for site, found in unseen.items()}
     test = scores | {"average": statistics.fmean(scores.values())}
-    run = _titled(lines[0])
+    run = lines[0].run.labelled(lines[0].label)
     return replace(run, summary={**run.summary, "test": test, "unseen": unseen}, records=[])
 
 
@@ -73,10 +71,10 @@ def read_lines(out: Path | str) -> list[FinishedRun]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{out / RESULTS} cannot be read: is this an experiment's folder? ({error})") from None
     done = [cell for cell in state["cells"] if cell["state"] == "done"]
-    lines = [Line(cell["label"], cell["held_out"], read_any(out / cell["folder"])) for cell in done]
-    return labelled(lines, state["data"])
+    lines = [Line(cell["label"], cell["held_out"], read_finished(out / cell["folder"])) for cell in done]
+    return label_runs(lines, state["data"])
 
 
-def read_any(place: Path) -> FinishedRun:
+def read_finished(place: Path) -> FinishedRun:
     """A run's folder, or what was kept of one."""
     return read_kept(place) if is_kept(place) else read_run(place)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harmofl.experiments.cells import Cell, Experiment, Settle
 from harmofl.experiments.kept import Kept, agree
-from harmofl.experiments.lines import Line, labelled
+from harmofl.experiments.lines import Line, label_runs
 from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import FinishedRun, read_run, read_settings
@@ -35,7 +35,7 @@ class Results:
         """The runs under the names that the table gives them."""
         done = [cell for cell in self.experiment.in_table_order if cell.path in self.runs]
         lines = [Line(cell.label, cell.held_out, self.runs[cell.path]) for cell in done]
-        return labelled(lines, self.experiment.data)
+        return label_runs(lines, self.experiment.data)
 
     def comparisons(self) -> list[Comparison]:
         """Each line against FedAvg's under the same variation, and FedAvg's against that of the baseline.
@@ -106,7 +106,7 @@ def gather(
     """
     results = Results(experiment)
     for planned in experiment.cells:
-        cell = planned.settled(settle)
+        cell = planned.change_settings(settle)
         folder = out / cell.path if out else None
         if folder and is_done(cell, folder):
             results.runs[cell.path] = read_run(folder)

@@ -12,7 +12,7 @@ from typing import Any
 from harmofl.devices import num_cores
 from harmofl.errors import RunError, UsageError
 from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
-from harmofl.experiments.folder import claimed
+from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
@@ -45,11 +45,11 @@ def run_experiment(
     out = Path(out)
     experiment = read_experiment(file, data, preset)
     store = Kept(Path(kept)) if kept else None
-    with claimed(out, experiment, resume):
+    with hold_folder(out, experiment, resume):
         if experiment.plan.shows == "samples":
             return _draw_samples(experiment, out, watch)
-        settle = settling(watch)  # before any process, so that images are decoded once
-        errors = wrong_data(experiment, settle)
+        settle = make_settle(watch)  # before any process, so that images are decoded once
+        errors = find_data_errors(experiment, settle)
         usable = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.path not in errors))
         results = replace(gather(usable, out, store, settle), experiment=experiment)
         try:
@@ -63,8 +63,8 @@ def run_experiment(
     return results
 
 
-def settling(watch: Watch) -> Settle:
-    """Puts what the images decide into settings; cells that read the same images open them once."""
+def make_settle(watch: Watch) -> Settle:
+    """Return what puts the facts about images into settings; cells that read the same images open them once."""
     found: dict[str, DataSettings | UsageError] = {}
 
     def settle(settings: Settings) -> Settings:
@@ -82,12 +82,12 @@ def settling(watch: Watch) -> Settle:
     return settle
 
 
-def wrong_data(experiment: Experiment, settle: Settle) -> dict[str, str]:
-    """Why cells cannot be run with their data, by their paths; an error if that is the same for all of them."""
+def find_data_errors(experiment: Experiment, settle: Settle) -> dict[str, str]:
+    """Return why cells cannot be run with their data, by path; raise it if it is the same for all of them."""
     errors: dict[str, str] = {}
     for cell in experiment.cells:
         try:
-            cell.settled(settle)
+            cell.change_settings(settle)
         except UsageError as error:
             errors[cell.path] = str(error)
     if len(errors) == len(experiment.cells) and len(set(errors.values())) == 1:
@@ -110,19 +110,19 @@ def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
 
 
 def num_jobs(wanted: int | None, cells: Sequence[Cell]) -> int:
-    """As many as asked for, but not more than there are cores for, nor cells."""
+    """How many cells to run at a time: as many as asked for, within what there are of cells and cores."""
     threads = max((cell.settings.federation.threads for cell in cells), default=1)
     most = max(1, min(num_cores() // threads, len(cells)))
     return most if wanted is None else max(1, min(wanted, most))
 
 
 def _keep_finished(results: Results, out: Path, store: Kept, settle: Settle) -> None:
-    """Keep what a run before did not: it was killed just then, or kept nothing."""
+    """Keep cells that an earlier run finished but did not keep: it was killed just then, or kept nothing."""
     experiment = results.experiment
     here = [cell for cell in experiment.cells if cell.path in results.runs]
     for cell in here:
         own = out / cell.path
-        if results.runs[cell.path].folder == own and not store.find(experiment, cell.settled(settle)):
+        if results.runs[cell.path].folder == own and not store.find(experiment, cell.change_settings(settle)):
             store.keep(experiment, cell, own)
 
 
@@ -138,7 +138,7 @@ class Runner:
         self._store = store
         self._watch = watch
         self.todo = [cell for cell in results.missing if cell.path not in errors]
-        self._hopeless = [(cell, errors[cell.path]) for cell in results.missing if cell.path in errors]
+        self._unusable = [(cell, errors[cell.path]) for cell in results.missing if cell.path in errors]
         self._running: list[CellProcess] = []
 
     @property
@@ -148,8 +148,8 @@ class Runner:
     def run(self, jobs: int) -> None:
         """Run what is missing; whatever ends this, no process stays behind."""
         workers = 1 if jobs > 1 else 0  # results do not depend on it
-        self._tell(jobs)
-        for cell, error in self._hopeless:
+        self._show_progress(jobs)
+        for cell, error in self._unusable:
             self._end(cell, 0.0, error)
         try:
             while self.todo or self._running:
@@ -158,7 +158,7 @@ class Runner:
                 for process in [process for process in self._running if process.has_ended]:
                     self._running.remove(process)
                     self._finish(process)
-                self._tell(jobs)
+                self._show_progress(jobs)
                 if self._running:
                     time.sleep(PAUSE)
         finally:
@@ -174,7 +174,7 @@ class Runner:
         self._end(cell, process.seconds, error)
 
     def _end(self, cell: Cell, seconds: float, error: str | None) -> None:
-        """Write and tell what came of a cell."""
+        """Write down and announce what came of a cell."""
         record: dict[str, Any] = {"phase": "cell", "cell": str(cell), "seconds": seconds}
         if error is None:
             run = self._results.runs[cell.path]
@@ -187,7 +187,7 @@ class Runner:
         write_results(self._results, self._out)
         self._watch(record)
 
-    def _tell(self, jobs: int) -> None:
+    def _show_progress(self, jobs: int) -> None:
         running = [
             {
                 "cell": str(process.cell),
@@ -214,8 +214,8 @@ class Runner:
         if not self._results.runs:
             return None
         waiting = sum(self._expected(cell) for cell in self.todo)
-        begun = sum(max(0.0, self._expected(process.cell) - process.seconds) for process in self._running)
-        return (waiting + begun) / jobs
+        running = sum(max(0.0, self._expected(process.cell) - process.seconds) for process in self._running)
+        return (waiting + running) / jobs
 
     def _expected(self, cell: Cell) -> float:
         done = {other.path: other.row for other in self._experiment.cells if other.path in self._results.runs}

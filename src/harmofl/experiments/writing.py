@@ -37,17 +37,17 @@ def results_table(results: Results) -> Table:
     experiment = results.experiment
     table = score_table(results.lines())
     kind = "at the hospital that took no part" if experiment.plan.hold_out else "of the selected round"
-    notes = [*table.notes, *_unseen_notes(results), _training_note(experiment)]
+    notes = [*table.notes, *_unseen_notes(results), training_note(experiment)]
     notes += [*_method_notes(experiment), *_settings_notes(experiment)]
     table = replace(
         table,
         caption=f"{experiment.plan.title}: {table.caption[0].lower()}{table.caption[1:]}, {kind}",
         notes=(*notes, *_missing_note(results)),
     )
-    return with_paper(table, experiment.plan.paper) if experiment.plan.paper else table
+    return add_paper_averages(table, experiment.plan.paper) if experiment.plan.paper else table
 
 
-def _training_note(experiment: Experiment) -> str:
+def training_note(experiment: Experiment) -> str:
     """The hyperparameters that all cells share, in one line."""
     each = [flatten(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
     names = ("rounds", "local_epochs", "batch_size", "optimizer", "learning_rate")
@@ -63,7 +63,7 @@ def _training_note(experiment: Experiment) -> str:
 def _method_notes(experiment: Experiment) -> list[str]:
     """The hyperparameters of each row's method, row by row."""
     own = {row.name: _of_method(experiment, row.name) for row in experiment.plan.rows}
-    return [f"“{row}”: {_assigned(values)}." for row, values in own.items() if values]
+    return [f"“{row}”: {_assignments(values)}." for row, values in own.items() if values]
 
 
 def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
@@ -81,11 +81,11 @@ def _settings_notes(experiment: Experiment) -> list[str]:
     """What else differs from the task's defaults: first for all lines, then line by line."""
     changes = {cell.label: _changes(cell, experiment) for cell in experiment.in_table_order}
     common = set.intersection(*(set(own.items()) for own in changes.values()))
-    notes = [f"Not as by default, for all: {_assigned(dict(sorted(common)))}."] if common else []
+    notes = [f"Not as by default, for all: {_assignments(dict(sorted(common)))}."] if common else []
     for label, own in changes.items():
         special = {name: value for name, value in own.items() if (name, value) not in common}
         if special:
-            notes.append(f"“{label}”: {_assigned(special)}.")
+            notes.append(f"“{label}”: {_assignments(special)}.")
     return notes
 
 
@@ -94,11 +94,13 @@ def _changes(cell: Cell, experiment: Experiment) -> dict[str, str]:
     method = cell.settings.method["name"]
     default, _ = resolve(cell.settings.task, method, experiment.preset, overrides=folder)
     usual, values = (flatten(settings.model_dump(mode="json")) for settings in (default, cell.settings))
-    told = (*NOT_SHOWN, *(f"method.{name}" for name in _of_method(experiment, cell.row)))
-    return {name: str(value) for name, value in values.items() if name not in told and usual.get(name) != value}
+    shown_elsewhere = (*NOT_SHOWN, *(f"method.{name}" for name in _of_method(experiment, cell.row)))
+    return {
+        name: str(value) for name, value in values.items() if name not in shown_elsewhere and usual.get(name) != value
+    }
 
 
-def _assigned(values: dict[str, str]) -> str:
+def _assignments(values: dict[str, str]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
@@ -120,7 +122,7 @@ def _missing_note(results: Results) -> list[str]:
     return [f"Missing, {len(named)} of {len(results.experiment.cells)} cells: {'; '.join(named)}."]
 
 
-def with_paper(table: Table, paper: Paper) -> Table:
+def add_paper_averages(table: Table, paper: Paper) -> Table:
     """The table with the average that the paper printed for the same row, beside ours."""
     column = Column("Paper's average", "std over sites", competes=False, explains_itself=False)
     averages = {row.title: row.cells[-1] for row in paper_table(paper).rows}
