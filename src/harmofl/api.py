@@ -17,7 +17,7 @@ from harmofl.federation.training import Watch
 from harmofl.federation.training import train as train
 from harmofl.files import check_writable, write_whole
 from harmofl.methods.method import Method
-from harmofl.runs.model_folder import located, open_model
+from harmofl.runs.model_folder import find_model_folder, open_model
 from harmofl.settings import read_toml, resolve
 from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
 from harmofl.tasks.scorers import Scores
@@ -75,7 +75,7 @@ def load_model(folder: str | Path, site: str | None = None, method: Method | Non
     `site`: whose model, where each site has its own. `method`: the one it was trained with, if it is your own and
     not registered.
     """
-    return open_model(located(Path(folder)), site, method)[0]
+    return open_model(find_model_folder(Path(folder)), site, method).model
 
 
 def evaluate(
@@ -96,7 +96,7 @@ def evaluate(
     from harmofl.inference.evaluation import evaluate_model
 
     check_device(device)
-    return evaluate_model(located(Path(folder)), data, site, settings, split, device, watch)
+    return evaluate_model(find_model_folder(Path(folder)), data, site, settings, split, device, watch)
 
 
 def predict(
@@ -124,7 +124,7 @@ def predict(
     check_device(device)
     named = [images] if isinstance(images, (str, Path)) else images
     return predict_images(
-        located(Path(folder)),
+        find_model_folder(Path(folder)),
         named,
         Path(out),
         site,

@@ -260,13 +260,13 @@ def evaluate(
     """
     from harmofl import api
     from harmofl.console import display, show_scores
-    from harmofl.runs.model_folder import located, score_name
+    from harmofl.runs.model_folder import find_model_folder, score_name
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
     with display(quiet) as watch:
         scores = api.evaluate(model, data=data, site=site, settings=settings, split=split, device=device, watch=watch)
-    show_scores(scores, score_name(located(model)))
+    show_scores(scores, score_name(find_model_folder(model)))
 
 
 @app.command()

@@ -18,12 +18,12 @@ from harmofl.data.images import Site, seed_of
 from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import in_batches
-from harmofl.inference.evaluation import Trained, opened
+from harmofl.inference.evaluation import TrainingSites, open_source
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
 from harmofl.runs.finished import CONFIG, FinishedRun, read_run
 from harmofl.runs.labels import label_distinctly
-from harmofl.runs.model_folder import is_whole, open_model
+from harmofl.runs.model_folder import has_one_model, open_model
 from harmofl.settings import Settings, differences, resolve
 from harmofl.states import evaluating
 from harmofl.tasks.losses import Loss
@@ -91,8 +91,8 @@ class LoadedRun:
 def open_images(task: Task, settings: Settings, watch: Watch = silent) -> tuple[Source, Settings]:
     """Where a finished run's images come from, and its settings with what they decide; other images are refused."""
     sites = task.sites_of(settings.data)
-    trained = Trained(sites, dict(zip(sites, settings.data.fingerprints or (), strict=False)))
-    source, found = opened(task, settings, sites, watch)
+    trained = TrainingSites(sites, dict(zip(sites, settings.data.fingerprints or (), strict=False)))
+    source, found = open_source(task, settings, sites, watch)
     if isinstance(source, ImageFolder):
         for site in sites:
             trained.check(site, source, hint="a run is looked at with the images that it was trained on")
@@ -123,13 +123,12 @@ def fingerprint(run: FinishedRun) -> str:
 def _load_run(run: FinishedRun, device: str) -> LoadedRun:
     settings = resolve(file=run.settings)[0].model_copy(update={"device": device})
     sites = registry.tasks.find(settings.task).sites_of(settings.data)
-    if is_whole(run.model):
-        model, _, _, method = open_model(run.model)
-        models = dict.fromkeys(sites, model)
+    if has_one_model(run.model):
+        shared = open_model(run.model)
+        method, models = shared.method, dict.fromkeys(sites, shared.model)
     else:
-        opened = {site: open_model(run.model, site) for site in sites}
-        models = {site: model for site, (model, *_) in opened.items()}
-        method = opened[sites[0]][3]
+        own = {site: open_model(run.model, site) for site in sites}
+        method, models = own[sites[0]].method, {site: trained.model for site, trained in own.items()}
         _check_common_weights(run.folder, method, models)
     for model in models.values():
         model.to(choose_device(device), memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -90,7 +90,7 @@ def open_target(folder: Path, plan: Plan, seed: int) -> Target:
         raise UsageError(
             f"--images {plan.images}: must be at most {allowed}, with {len(images)} images of {site} at hand"
         )
-    model = open_model(run.model, site)[0]
+    model = open_model(run.model, site).model
     networks = {
         CONTROL: control_network(chosen.kind, chosen.image_shape(settings.data), len(chosen.classes_of(settings.data))),
         UNTRAINED: chosen.build_model(settings, method).network.eval(),

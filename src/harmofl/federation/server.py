@@ -354,7 +354,7 @@ def quorum(settings: Settings, num_sites: int) -> int:
 
 def start_from(network: nn.Module, folder: Path) -> None:
     """Copy the weights of a model folder into a network of the same shape."""
-    model, *_ = open_model(folder)
+    model = open_model(folder).model
     try:
         load(network, snapshot(model.network))
     except RuntimeError as error:

@@ -80,7 +80,7 @@ def model_card(description: Tree, method: Method, summary: Tree | None) -> str:
 
 
 def _warning(description: Tree) -> list[str]:
-    if not is_synthetic(description):
+    if not description["synthetic"]:
         return []
     return [
         "> **WARNING: trained on synthetic images (phantoms). It has never seen a real image and is of no clinical "
@@ -88,38 +88,20 @@ def _warning(description: Tree) -> list[str]:
     ]
 
 
-def is_synthetic(description: Tree) -> bool:
-    """Whether the images were made by this software."""
-    return bool(description.get("synthetic", "folder" not in description["settings"].get("data", {})))
-
-
 def _purpose(description: Tree, method: Method) -> str:
     what = "the class of every pixel" if _per_pixel(description) else "the class of an image"
     sites = description["sites"]
     text = f"Gives {what} ({_classes(description)}). Trained with {method.name} at {len(sites)} sites: {_names(sites)}."
     site = description.get("site")
-    return text + (f" Each site has a model of its own; **this is the one of {_escaped(site)}**." if site else "")
+    return text + (f" Each site has a model of its own; **this is the one of {_escape(site)}**." if site else "")
 
 
 def _per_pixel(description: Tree) -> bool:
     return bool(description["kind"] == "segmentation")
 
 
-def _class_names(description: Tree) -> list[str] | None:
-    candidates = (description.get("classes"), description["settings"].get("data", {}).get("classes"))
-    return next((list(names) for names in candidates if isinstance(names, (list, tuple))), None)
-
-
-def _num_classes(description: Tree) -> int:
-    names = _class_names(description)
-    return len(names) if names else int(description["classes"])
-
-
 def _classes(description: Tree) -> str:
-    names = _class_names(description)
-    if names is None:
-        return f"numbered 0 to {_num_classes(description) - 1}"
-    return ", ".join(f"{number} = {_escaped(name)}" for number, name in enumerate(names))
+    return ", ".join(f"{number} = {_escape(name)}" for number, name in enumerate(description["classes"]))
 
 
 def _shape(description: Tree) -> tuple[int, int, int]:
@@ -130,7 +112,7 @@ def _shape(description: Tree) -> tuple[int, int, int]:
 def _interface(description: Tree) -> str:
     channels, height, width = _shape(description)
     low, high = description["input"]["range"]
-    classes = _num_classes(description)
+    classes = len(description["classes"])
     pixels = f", {height}, {width}" if _per_pixel(description) else ""
     table = _table(
         ["", "name", "shape", "type", "values"],
@@ -143,7 +125,7 @@ def _interface(description: Tree) -> str:
 
 
 def _preparation(description: Tree) -> str:
-    data = description["settings"].get("data", {})
+    data = description["settings"]["data"]
     steps = [
         *_coloring(data),
         f"Scale its values to [0, 1]: {_scaling(data.get('intensity', 'auto'))}.",
@@ -156,13 +138,13 @@ def _preparation(description: Tree) -> str:
 
 def _slicing(description: Tree) -> list[str]:
     """How volumes are cut, where there were any, or may have been."""
-    neighbours = description["settings"].get("data", {}).get("neighbours")
+    neighbours = description["settings"]["data"].get("neighbours")
     if neighbours:
         ends = "the first and the last slice are their own neighbours"
         order = f"{neighbours} on each side, in the order stored; {ends}"
         return [f"The channels are a slice and its neighbours, {order}. {SEEN_AS}"]
     known = description.get("training_images")
-    has_volumes = bool(known["planes"]) if known else not is_synthetic(description)
+    has_volumes = bool(known["planes"]) if known else not description["synthetic"]
     return [f"Each slice of a volume is an image. {SEEN_AS}"] if has_volumes else []
 
 
@@ -197,10 +179,10 @@ def _scores(description: Tree, summary: Tree | None) -> list[str]:
         return ["Missing: the folder that this model comes from holds no `summary.json`."]
     test, site = summary["test"], description.get("site")
     sites = [site] if site else [name for name in test if name not in ("average", "std")]
-    scores = {_escaped(name): {**summary.get("details", {}).get(name, {}), "metric": test.get(name)} for name in sites}
+    scores = {_escape(name): {**summary.get("details", {}).get(name, {}), "metric": test.get(name)} for name in sites}
     if not site:  # what a hospital that took no part would get is not what one site's own model gives
         scores["**average**"] = {"metric": test["average"]}
-        scores |= {f"{_escaped(name)} (took no part)": found for name, found in summary.get("unseen", {}).items()}
+        scores |= {f"{_escape(name)} (took no part)": found for name, found in summary.get("unseen", {}).items()}
     known = _score_columns(description, score_in(summary))
     columns = {
         name: each for name, each in known.items() if any(found.get(name) is not None for found in scores.values())
@@ -214,8 +196,8 @@ def _scores(description: Tree, summary: Tree | None) -> list[str]:
 
 def _score_columns(description: Tree, main: Score) -> dict[str, Score]:
     """What the scores of a site may hold, and what each of them is."""
-    names = (_class_names(description) or [])[1:]
-    of_classes = {f"dice_{name}": replace(dice, title=f"Dice of {_escaped(name)}") for name in names}
+    names = description["classes"][1:]
+    of_classes = {f"dice_{name}": replace(dice, title=f"Dice of {_escape(name)}") for name in names}
     others = {score.name: score for score in registry.scores if score.name != main.name}
     return {"metric": main} | of_classes | others
 
@@ -256,8 +238,8 @@ def _selected_round(description: Tree) -> str:
 
 
 def _images(description: Tree) -> str:
-    data = description["settings"].get("data", {})
-    origin = f"synthetic, shift {data.get('shift', 1.0):g}" if is_synthetic(description) else "the sites' own"
+    data = description["settings"]["data"]
+    origin = f"synthetic, shift {data.get('shift', 1.0):g}" if description["synthetic"] else "the sites' own"
     return f"{origin}, {data['size']} × {data['size']} pixels"
 
 
@@ -277,7 +259,7 @@ def _limits(description: Tree) -> str:
             "it batches as large and as mixed as in training "
             f"({description['settings']['training']['batch_size']} images), never single images."
         )
-    if is_synthetic(description):
+    if description["synthetic"]:
         limits.append("Its images were synthetic: its scores say nothing about real images.")
     return "\n".join(f"- {limit}" for limit in limits)
 
@@ -287,10 +269,10 @@ def _toml(value: object) -> str:
 
 
 def _names(names: Iterable[str]) -> str:
-    return ", ".join(_escaped(name) for name in names)
+    return ", ".join(_escape(name) for name in names)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join("\\" + character if character in "\\|*_<`[" else character for character in text)
 
 

@@ -19,6 +19,7 @@ from harmofl.errors import UsageError
 from harmofl.runs.model_folder import read_description
 from harmofl.runs.site_models import mean_score, models_for
 from harmofl.settings import Settings, merge, nest, resolve
+from harmofl.tasks.data_facts import announce_images
 from harmofl.tasks.scorers import Scores
 from harmofl.tasks.task import Source, Task
 
@@ -37,19 +38,19 @@ def evaluate_model(
     device: str = "auto",
     watch: Watch = silent,
 ) -> dict[str, Scores]:
-    """Scores per site of a folder, or of the phantom that the model was trained on."""
+    """Score a model at every site of a folder, or of the phantom that it was trained on."""
     if split not in CHOICES:
         raise UsageError(f"split = {split!r}: must be one of {', '.join(CHOICES)}")
     description = read_description(folder)
     settings = settings_for(folder, description, data, dict(changes or {}))
-    task, trained = registry.tasks.find(settings.task), Trained.of(description)
+    task, trained = registry.tasks.find(settings.task), TrainingSites.of(description)
     results = {}
     with threads(settings.federation.threads):
-        source, settings = opened(task, settings, () if split == "all" else trained.sites, watch)
+        source, settings = open_source(task, settings, () if split == "all" else trained.sites, watch)
         sites = source.sites if isinstance(source, ImageFolder) else task.sites_of(settings.data)
         for number, name in enumerate(sites):
             watch({"phase": "evaluate", "site": name, "done": number, "total": len(sites)})
-            images = chosen_images(source, name, split, trained)
+            images = choose_images(source, name, split, trained)
             if isinstance(source, ImageFolder):
                 warn_of_strange_images(source, name, description)
             candidates = models_for(folder, site or name, images, settings, device=device, own=site is not None)
@@ -60,21 +61,21 @@ def evaluate_model(
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingSites:
     """The sites that a model was trained at, and what their images can be recognized by."""
 
     sites: tuple[str, ...]
     fingerprints: Mapping[str, str]
 
     @classmethod
-    def of(cls, description: Mapping[str, Any]) -> Trained:
-        """As its description says; a site's own model was trained with the others too."""
+    def of(cls, description: Mapping[str, Any]) -> TrainingSites:
+        """Those of a model's description; a site's own model was trained with the others too."""
         data = description["settings"]["data"]
         sites = tuple(data.get("sites") or description["sites"])
         return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
 
     def check(self, site: str, images: ImageFolder, hint: str = NAME_A_PART) -> None:
-        """Refuse images of which it cannot be said which were trained on: a split depends on them and on the name."""
+        """Raise an error if it is unknown which images were trained on: a split depends on the images and the name."""
         known = self.fingerprints.get(site)  # empty where only the site itself knows it
         if known and known != images.fingerprint(site):
             raise UsageError(f"{site} took part in training, but with other images or another split; {hint}")
@@ -83,14 +84,14 @@ class Trained:
                 raise UsageError(f"{site} took part in training as {name}, and so with another split; {hint}")
 
 
-def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch) -> tuple[Source, Settings]:
-    """Where the images come from, all of them read once, and the settings with what they decide."""
+def open_source(task: Task, settings: Settings, limited: Sequence[str], watch: Watch) -> tuple[Source, Settings]:
+    """Open the source of the images, each of them read once, and fill in what they decide of the settings."""
     if not settings.data.folder:
         phantom = task.open(settings.data)
-        watch({"phase": "images", "images": settings.data.images_used})
+        announce_images(settings.data, watch)
         return phantom, settings
     source = task.open_folder(settings.data, watch, limited)
-    watch({"phase": "images", "images": settings.data.images_used})
+    announce_images(settings.data, watch)
     source.inspect_images()
     source.refuse_if_broken()
     source.warn_of_other_grids()
@@ -98,7 +99,7 @@ def opened(task: Task, settings: Settings, limited: Sequence[str], watch: Watch)
 
 
 def warn_of_strange_images(source: ImageFolder, site: str, description: Mapping[str, Any]) -> None:
-    """Say how many images of a site are stored unlike those of training, where that may mislead the model."""
+    """Warn of images of a site that are stored unlike those of training, where that may mislead the model."""
     entry = source.entry(site)
     looks = looks_in(entry.facts) if entry else []
     for note, count in strange_ones(looks, description.get("training_images"), source.data).items():
@@ -129,14 +130,14 @@ def settings_for(
 
 
 def _check_classes(settings: Settings, description: Mapping[str, Any]) -> None:
-    """Refuse other classes, or another order of them: each is one of the model's outputs."""
+    """Raise an error for other classes, or another order of them: each is one of the model's outputs."""
     task = registry.tasks.find(settings.task)
     own = tuple(description["settings"]["data"].get("classes") or task.classes)
     if own and task.classes_of(settings.data) != own:
         raise UsageError(f"data.classes = {settings.data.classes!r}: this model gives {', '.join(own)}, in this order")
 
 
-def chosen_images(source: Source, site: str, split: str, trained: Trained) -> ImageSet:
+def choose_images(source: Source, site: str, split: str, trained: TrainingSites) -> ImageSet:
     """A site's test images if it took part in training, else all of them, unless a part is named."""
     if split == "auto" and isinstance(source, ImageFolder):
         trained.check(site, source)

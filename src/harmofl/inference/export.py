@@ -21,11 +21,12 @@ from torch import Tensor
 
 from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
-from harmofl.inference.card import is_synthetic, write_card
+from harmofl.inference.card import write_card
 from harmofl.inference.plain import plain_model
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.runs.model_folder import is_whole, open_model, read_description
+from harmofl.runs.finished import SUMMARY, read_summary
+from harmofl.runs.model_folder import find_model_folder, has_one_model, open_model, read_description
 from harmofl.states import num_bytes, snapshot
 
 if TYPE_CHECKING:
@@ -41,14 +42,6 @@ TOLERANCE = 1e-4
 LARGEST_ONNX = 2**31 - 2**20
 """One ONNX file holds 2 GiB at most; a little less, for what is not weights."""
 
-PATHS = (
-    ("settings", "data", "folder"),
-    ("settings", "data", "cache"),
-    ("settings", "model", "initial"),
-    ("network", "initial"),
-)
-"""What in a description names places on the machine that trained: nobody else's business."""
-
 
 def export_model(
     run: Path, format: Format, out: Path | None = None, site: str | None = None, method: Method | None = None
@@ -60,63 +53,40 @@ def export_model(
     """
     if format not in FILES:
         raise unknown_name("format", format, FILES)
-    run, folder = _folders(run)
-    model, _, _, method = open_model(folder, site, method)
-    description = _description(folder, site)
-    summary = _summary(run)
-    content = _exported(model, format, description)
+    run, folder = _find_folders(run)
+    trained = open_model(folder, site, method)
+    description = _describe(folder, site)
+    summary = read_summary(run / SUMMARY) if (run / SUMMARY).exists() else None
+    content = _export(trained.model, format, description)
     target = out or run / "export" / description.get("site", "")
     try:
         write_whole(target / FILES[format], content)
-        write_card(target / "MODEL.md", description, method, summary)
+        write_card(target / "MODEL.md", description, trained.method, summary)
     except OSError as error:
         raise UsageError(f"--out {target}: {error.strerror or error}") from error
     return target / FILES[format]
 
 
-def _folders(run: Path) -> tuple[Path, Path]:
+def _find_folders(folder: Path) -> tuple[Path, Path]:
     """The folder of the run and that of its model, whichever of them was given."""
-    if (run / "model" / "model.json").exists():
-        return run, run / "model"
-    if not (run / "model.json").exists():
-        raise UsageError(f"{run}: neither a finished run (no model/model.json) nor a model folder (no model.json)")
-    inside_a_run = run.name == "model" and (run.parent / "config.toml").exists()
-    return (run.parent if inside_a_run else run), run
+    model = find_model_folder(folder)
+    if not (model / "model.json").exists():
+        raise UsageError(f"{folder}: neither a finished run (no model/model.json) nor a model folder (no model.json)")
+    is_inside_run = model.name == "model" and (model.parent / "config.toml").exists()
+    return (model.parent if model != folder or is_inside_run else folder), model
 
 
-def _description(folder: Path, site: str | None) -> Description:
-    """What `model.json` says, without paths; with the site, if the model is its own."""
-    description = _read_object(folder / "model.json", "title", "network", "input", "classes")
-    if site is not None and not is_whole(folder):
+def _describe(folder: Path, site: str | None) -> Description:
+    """What `model.json` says; with the site, if the model is its own."""
+    description = read_description(folder)
+    if site is not None and not has_one_model(folder):
         own = read_description(folder / "sites" / site)
         description |= {"site": site, "best_round": own.get("best_round")}
-    description["synthetic"] = is_synthetic(description)
-    for *sections, name in PATHS:
-        part = description
-        for section in sections:
-            part = part.get(section, {})
-        part.pop(name, None)
     return description
 
 
-def _summary(run: Path) -> Description | None:
-    path = run / "summary.json"
-    return _read_object(path, "test", "metric_name") if path.exists() else None
-
-
-def _read_object(path: Path, *names: str) -> Description:
-    try:
-        values: Description = json.loads(path.read_text(encoding="utf-8"))
-        absent = [name for name in names if name not in values]
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
-    if absent:
-        raise UsageError(f"{path} lacks {', '.join(absent)}")
-    return values
-
-
-def _exported(model: Model, format: Format, description: Description) -> bytes:
-    """The file's content, once it has been run and gave the model's own numbers."""
+def _export(model: Model, format: Format, description: Description) -> bytes:
+    """The file's content, which was run and gave the model's own numbers."""
     _check_possible(model, format)
     size = description["input"]
     generator = torch.Generator().manual_seed(0)
@@ -125,11 +95,11 @@ def _exported(model: Model, format: Format, description: Description) -> bytes:
     example, images = (torch.rand(number, *shape, generator=generator) for number in (3, 2))
     write, run = (_to_onnx, _run_onnx) if format == "onnx" else (_to_torchscript, _run_torchscript)
     try:
-        with _quietly(), torch.no_grad():
+        with _silence_exporters(), torch.no_grad():
             content = write(plain_model(model), example, description)
             difference = _difference(run(content, images), model(images))
     except Exception as error:  # exporters, and harmonizers of others, raise whatever they like
-        raise RunError(f"this model cannot be exported as {format}: {_short(error)}") from error
+        raise RunError(f"this model cannot be exported as {format}: {_shorten(error)}") from error
     if not difference <= TOLERANCE:  # nor is "not a number" the same
         raise RunError(
             f"the exported {format} file gives other numbers than the model (difference {difference:.1e}, "
@@ -151,14 +121,14 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1.0))
 
 
-def _short(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep what exporters tell their developers from the user's terminal, and undo that afterwards."""
+def _silence_exporters() -> Iterator[None]:
+    """Keep the messages that exporters print for their developers off the user's terminal."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:
@@ -211,10 +181,10 @@ def _to_torchscript(model: Model, example: Tensor, description: Description) -> 
     buffer = io.BytesIO()
     traced = torch.jit.trace(model, (example,), check_trace=False)  # type: ignore[no-untyped-call]
     torch.jit.save(traced, buffer, _extra_files={"model.json": json.dumps(description, indent=2)})
-    return _without_debug_files(buffer.getvalue())
+    return _remove_debug_files(buffer.getvalue())
 
 
-def _without_debug_files(archive: bytes) -> bytes:
+def _remove_debug_files(archive: bytes) -> bytes:
     """Remove what says which line of which source file each operator comes from: paths of this machine."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(buffer, "w") as target:

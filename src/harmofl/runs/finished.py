@@ -101,10 +101,26 @@ def read_run(folder: Path | str) -> FinishedRun:
     folder = Path(folder)
     return FinishedRun(
         folder=folder,
-        summary=_read_summary(folder / SUMMARY),
+        summary=read_summary(folder / SUMMARY),
         records=_read_records(folder / RECORDS),
         config=_read_config(folder / CONFIG),
     )
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Read a run's `summary.json`; a UsageError names what is missing or broken."""
+    text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
+    try:
+        summary = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(summary, dict):
+        raise UsageError(f"{path} should hold a JSON object, not {type(summary).__name__}")
+    absent = [key for key in _REQUIRED if key not in summary]
+    if absent:
+        raise UsageError(f"{path} lacks {', '.join(absent)}")
+    _check_test_scores(path, summary["test"])
+    return summary
 
 
 def read_settings(folder: Path) -> Settings:
@@ -131,21 +147,6 @@ def _read_text(path: Path, hint: str) -> str:
         raise UsageError(f"{path} is missing: {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
-    try:
-        summary = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(summary, dict):
-        raise UsageError(f"{path} should hold a JSON object, not {type(summary).__name__}")
-    absent = [key for key in _REQUIRED if key not in summary]
-    if absent:
-        raise UsageError(f"{path} lacks {', '.join(absent)}")
-    _check_test_scores(path, summary["test"])
-    return summary
 
 
 def _check_test_scores(path: Path, test: object) -> None:

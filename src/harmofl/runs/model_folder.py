@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -22,7 +22,10 @@ from harmofl.states import snapshot
 from harmofl.tasks.task import Task
 from harmofl.version import __version__
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+REQUIRED = ("task", "title", "kind", "network", "input", "classes", "sites", "synthetic", "settings")
+"""What a description holds at least."""
 
 
 def write_model(
@@ -40,35 +43,35 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
         "task": task.name,
         "title": task.title,
         "kind": task.kind,
-        "network": shareable(settings)["model"],
+        "network": settings_to_share(settings)["model"],
         "input": {"channels": channels, "height": height, "width": width, "range": [0, 1]},
         "classes": list(task.classes_of(settings.data)),
         "sites": list(sites),
         "best_round": best_round,
         "synthetic": settings.data.is_synthetic,
-        "training_images": _looks_of_training(task, settings.data),
-        "settings": shareable(settings),
+        "training_images": _describe_training_images(task, settings.data),
+        "settings": settings_to_share(settings),
         "version": __version__,
     }
     write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
 
 
-def _looks_of_training(task: Task, data: DataSettings) -> dict[str, list[str]] | None:
-    """The depths and planes of the training images; None where they are a phantom's, or lie at the sites."""
+def _describe_training_images(task: Task, data: DataSettings) -> dict[str, list[str]] | None:
+    """Depths and planes of the training images; None if they are synthetic, or lie at the sites."""
     if not data.folder:
         return None
     try:
         images = task.open_folder(data)
         return remembered(looks_in(entry.facts) for site in images.sites if (entry := images.entry(site)))
-    except (OSError, UsageError, RunError) as error:  # the images are gone: the model is there nevertheless
-        log.debug("what the training images were like is not known", exc_info=error)
+    except (OSError, UsageError, RunError) as error:  # the images are gone, but the model is there
+        logger.debug("the training images cannot be described", exc_info=error)
         return None
 
 
-def shareable(settings: Settings) -> dict[str, Any]:
-    """The settings without the paths of the machine that trained: a model folder is made to be handed on.
+def settings_to_share(settings: Settings) -> dict[str, Any]:
+    """The settings without paths of the machine that trained, as a model folder is made to be handed on.
 
-    Nor with what tells masks and labels: it is for a run to go on, and a model may be scored with others.
+    Nor do they say which masks and labels were used: only a resumed run must have the same.
     """
     values = settings.model_dump(mode="json", exclude_none=True)
     own = ("folder", "cache", "annotations")
@@ -77,14 +80,14 @@ def shareable(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def located(folder: Path) -> Path:
-    """The model's folder, if a run's folder is named instead."""
+def find_model_folder(folder: Path) -> Path:
+    """The model's folder, also where its run's folder is given."""
     is_run = not (folder / "model.json").exists() and (folder / "model" / "model.json").exists()
     return folder / "model" if is_run else folder
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Read `model.json`, or say why this is not a model folder."""
+    """Read `model.json`, or raise an error that says why this is not a model folder."""
     path = folder / "model.json"
     try:
         description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -92,17 +95,29 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{folder}: not a model folder (no model.json)") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(description, dict) or not {"task", "sites", "settings"} <= description.keys():
+    if not isinstance(description, dict):
         raise UsageError(f"{path}: not the description of a model")
+    if missing := [name for name in REQUIRED if name not in description]:
+        raise UsageError(f"{path} lacks {', '.join(missing)}")
     if not isinstance(description["settings"], dict) or "data" not in description["settings"]:
-        raise UsageError(f"{path}: its settings are not those of a run")
+        raise UsageError(f"{path}: settings must be those of a run")
     return description
 
 
-def open_model(
-    folder: Path, site: str | None = None, method: Method | None = None
-) -> tuple[Model, Task, Settings, Method]:
-    """Rebuild a model from its folder, in eval mode, with its task and settings; `method` if it is your own."""
+class TrainedModel(NamedTuple):
+    """A model in eval mode, and what it was trained with."""
+
+    model: Model
+    task: Task
+    settings: Settings
+    method: Method
+
+
+def open_model(folder: Path, site: str | None = None, method: Method | None = None) -> TrainedModel:
+    """Rebuild a model from its folder.
+
+    `site`: whose, where each site has its own. `method`: the one it was trained with, if it is not registered.
+    """
     description = read_description(folder)
     folder = _folder_of_site(folder, description, site)
     task = registry.tasks.find(str(description["task"]))
@@ -119,10 +134,10 @@ def open_model(
         raise UsageError(f"{path}: cannot be read: {error}") from None
     except RuntimeError as error:
         raise UsageError(f"{path}: does not fit model.json: {first_misfit(error)}") from None
-    return model.eval(), task, settings, method
+    return TrainedModel(model.eval(), task, settings, method)
 
 
-def is_whole(folder: Path) -> bool:
+def has_one_model(folder: Path) -> bool:
     """Whether every site has the same model."""
     return (folder / "model.safetensors").exists()
 
@@ -135,14 +150,14 @@ def score_name(folder: Path) -> str:
 
 
 def first_misfit(error: RuntimeError) -> str:
-    """PyTorch lists every entry that does not fit, one a line after a heading; the first is enough."""
+    """The first of the entries that do not fit; PyTorch lists all of them, one a line after a heading."""
     return str(error).splitlines()[-1 if "\n" not in str(error) else 1].strip()
 
 
 def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None) -> Path:
     if site is not None and site not in description["sites"]:
         raise unknown_name("site", site, description["sites"])
-    if is_whole(folder):
+    if has_one_model(folder):
         return folder
     if site is None:
         sites = ", ".join(description["sites"])

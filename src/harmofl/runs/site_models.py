@@ -15,7 +15,7 @@ from harmofl.data.images import ImageSet
 from harmofl.devices import choose_device, to_device
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.runs.model_folder import is_whole, open_model, read_description
+from harmofl.runs.model_folder import has_one_model, open_model, read_description
 from harmofl.settings import Settings
 from harmofl.states import evaluating, snapshot
 from harmofl.tasks.scorers import Scores
@@ -27,7 +27,7 @@ MEAN_OF_MODELS = "mean of the scores of the sites' models"
 
 @dataclass(frozen=True)
 class Candidates:
-    """The models that can be asked about a hospital's images, and how they came to be."""
+    """The models that can be used on a hospital's images, and a note on how they came to be."""
 
     models: tuple[Model, ...]
     note: str = ""
@@ -49,13 +49,13 @@ def models_for(
     """
     description = read_description(folder)
     place = choose_device(device)
-    if is_whole(folder):
-        return Candidates((open_model(folder, site if own else None, method)[0].to(place),))
+    if has_one_model(folder):
+        return Candidates((open_model(folder, site if own else None, method).model.to(place),))
     if own or site in description["sites"]:
-        return Candidates((open_model(folder, site, method)[0].to(place),))
+        return Candidates((open_model(folder, site, method).model.to(place),))
     each = [open_model(folder, name, method) for name in description["sites"]]
-    models = [model.to(place) for model, *_ in each]
-    chosen = each[0][3]
+    models = [trained.model.to(place) for trained in each]
+    chosen = each[0].method
     shared = set(chosen.shares(models[0].network))
     if not shared:
         return Candidates(tuple(models), MEAN_OF_MODELS)
@@ -92,7 +92,7 @@ def mean_score(candidates: Candidates, settings: Settings, images: ImageSet) -> 
 
 
 def score_unseen(folder: Path, settings: Settings, method: Method) -> tuple[Scores, str]:
-    """Score a finished model on all images of the hospital that was held out; how, if it is not the plain way."""
+    """Score a finished model on all images of the hospital that was held out; the note says how, if it was adapted."""
     name = settings.data.hold_out_site
     assert name is not None
     images = registry.tasks.find(settings.task).open(settings.data).whole(name)
