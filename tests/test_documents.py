@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,9 +58,12 @@ def test_the_experiment_of_the_documentation_can_be_read(tmp_path: Path) -> None
     from harmofl.experiments.cells import read_experiment
 
     text = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-    (tmp_path / "mine.toml").write_text(text.split("```toml\n")[1].split("```")[0])
-    cells = read_experiment(tmp_path / "mine.toml").cells
-    assert len(cells) == 2 * 1 * 3
+    whole, rows, extending = (part.split("```")[0] for part in text.split("```toml\n")[1:])
+    shutil.copy(ROOT / "experiments" / "table-histology.toml", tmp_path)
+    num_cells = {whole: 2 * 1 * 3, f'title = "T"\ntask = "nuclei"\n{rows}': 2, extending: 9 * 3}
+    for plan, number in num_cells.items():
+        (tmp_path / "mine.toml").write_text(plan)
+        assert len(read_experiment(tmp_path / "mine.toml").cells) == number
     for name in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
         for stem in re.findall(r"`([a-z-]+)`", name):
             prefix = "" if not stem.startswith("-") else "ablation"

@@ -32,7 +32,7 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """Of initialization and order."""
+        """The seed of initialization and order."""
         return self.settings.seed
 
     @property
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def path(self) -> str:
-        """Its folder, as seen from the experiment's."""
+        """The cell's folder, relative to the experiment's."""
         without = f"without {self.held_out}" if self.held_out else ""
         names = [self.row, " ".join(name for name in (self.variation, without) if name), f"seed {self.seed}"]
         return "/".join(folder_name(name) for name in names if name)
@@ -52,14 +52,14 @@ class Cell:
         return replace(self, settings=change(self.settings))
 
     def __str__(self) -> str:
-        """Its name in messages."""
+        """The cell's name in messages."""
         without = f", without {self.held_out}" if self.held_out else ""
         return f"{self.label}{without}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A plan for given data and a given size."""
+    """A plan with its data and preset chosen, and so all its cells."""
 
     name: str
     plan: Plan
@@ -69,7 +69,7 @@ class Experiment:
 
     @property
     def in_table_order(self) -> list[Cell]:
-        """Line by line, whatever the order in which cells are run."""
+        """The cells line by line, in the order of the table."""
         rows = [row.name for row in self.plan.rows]
         variations = ["", *(variation.name for variation in self.plan.variations)]
         return sorted(self.cells, key=lambda cell: (rows.index(cell.row), variations.index(cell.variation)))
@@ -118,7 +118,7 @@ def _cell(
 
 
 def _with_equal_passes(cells: Sequence[Cell]) -> list[Cell]:
-    """Divide the rounds so that every cell passes over the images equally often, if there are enough of them."""
+    """Divide the rounds by the local epochs, so that every cell passes over the images equally often if it can."""
     shared = math.lcm(*(cell.settings.training.local_epochs for cell in cells))
 
     def divide(settings: Settings) -> Settings:
@@ -130,7 +130,7 @@ def _with_equal_passes(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _sites(plan: Plan, folder: str | None, preset: str) -> list[str]:
-    """Every site that could be held out."""
+    """All sites that can be held out."""
     values = flatten(plan.settings) | ({"data.folder": folder} if folder else {})
     values = {name: value for name, value in values.items() if not name.startswith("method.")}
     settings, _ = resolve(plan.task, "fedavg", preset, overrides=values)

@@ -29,14 +29,14 @@ PATHS = ("data.folder", "data.cache", "model.initial")
 
 @dataclass(frozen=True)
 class KeptCell:
-    """A line of such a file."""
+    """A finished cell as it is kept: one line of a file."""
 
     place: Path
     """The file, and the cell's name in it: `results/table-nuclei.jsonl/fedavg/seed-0`."""
     tree: Tree
     """The settings that change results, and the facts about the images."""
     settings: Settings
-    """The same, checked; settings that the method has got since have their defaults."""
+    """The same, validated; settings that the method has gained since have their defaults."""
     summary: Mapping[str, Any]
     rounds: Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class KeptCell:
             raise UsageError(f"{file} holds a line that no experiment has written: {error!r}") from None
 
     def run(self) -> FinishedRun:
-        """The cell as if it were a run's folder."""
+        """The cell in the form of a finished run."""
         return FinishedRun(self.place, self.summary, list(from_rounds(self.rounds)), tomli_w.dumps(self.tree))
 
 
@@ -63,9 +63,9 @@ class Kept:
         self._cells = [cell for file in sorted(folder.glob(f"*{END}")) for cell in read_kept_cells(file)]
 
     def find(self, experiment: Experiment, cell: Cell) -> KeptCell | None:
-        """The result of a run with the cell's configuration, preferably its own.
+        """Find the result of a run with the cell's settings; the cell's own comes first.
 
-        If the configuration leaves open of which images, there must be one answer.
+        If the settings leave open which images are meant, results of different images are an error.
         """
         own, data = self._file(experiment) / cell.path, cell.settings.data
         agreeing = [kept for kept in self._cells if agree(cell.settings, kept.settings, paths=False)]
@@ -76,7 +76,7 @@ class Kept:
         return agreeing[0] if agreeing else None
 
     def keep(self, experiment: Experiment, cell: Cell, run: Path) -> KeptCell:
-        """Append a finished run's settings, summary and scores of every round, unless they are there already."""
+        """Append a finished run's settings, summary and rounds, unless they are there already."""
         file = self._file(experiment)
         settings = drop_paths(read_settings(run))
         with lock_json_lines(file) as locked:
@@ -95,7 +95,7 @@ class Kept:
 
 
 def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict[str, Any]:
-    """What is kept of a cell, with what was found in its images apart from what was chosen."""
+    """What is kept of a cell: what was found in its images stands apart from what was chosen."""
     values = flatten(tomllib.loads(settings.to_toml()))
     chosen = {setting: value for setting, value in values.items() if setting not in FREE_TO_CHANGE}
     known = () if settings.data.is_synthetic else [fact for fact in FOUND_IN_DATA if f"data.{fact}" in chosen]
@@ -112,12 +112,12 @@ def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict
 
 
 def read_kept_cells(file: Path) -> list[KeptCell]:
-    """All cells of a file."""
+    """Read all cells of a file."""
     return [KeptCell.from_line(file, line) for line in read_json_lines(file)]
 
 
 def read_kept(place: Path) -> FinishedRun:
-    """A kept cell as if it were a run's folder."""
+    """Read a kept cell in the form of a finished run."""
     file = _file_of(place)
     for cell in read_kept_cells(file) if file else ():
         if cell.place == place:
@@ -126,7 +126,7 @@ def read_kept(place: Path) -> FinishedRun:
 
 
 def is_kept(place: Path) -> bool:
-    """Whether a finished cell is a line of a file, not a folder."""
+    """Whether a place is a line of a file of kept results, not a run's folder."""
     return _file_of(place) is not None
 
 
@@ -135,14 +135,14 @@ def _file_of(place: Path) -> Path | None:
 
 
 def drop_paths(settings: Settings) -> Settings:
-    """The same settings, with nothing about this machine; of a first model's folder, the name remains."""
+    """The settings without paths of this machine; of the initial model's folder, the name remains."""
     initial = settings.model.initial
     elsewhere = settings.with_values("data", folder=None, cache=None)
     return elsewhere.with_values("model", initial=Path(initial).name if initial else None)
 
 
 def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
-    """Whether a run with the one would be the run with the other; `paths`: also of the same folder."""
+    """Whether a finished run is the planned one; with `paths`, its images must lie in the same folder, too."""
     if (planned.seed, planned.task, planned.method) != (done.seed, done.task, done.method):  # seen at once, as most do
         return False
     if not paths:
@@ -158,6 +158,6 @@ def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
 
 
 def differ_in_images(each: Iterable[Tree]) -> bool:
-    """Whether runs were made with more than one set of images, or of masks and labels."""
+    """Whether runs used different images, or different masks or labels."""
     facts = ([tree["data"].get(name) for name in ("fingerprints", "annotations")] for tree in each)
     return len(set(map(str, facts))) > 1

@@ -1,4 +1,4 @@
-"""Figures of kept results as small PNG files that know of which numbers they were drawn.
+"""Figures of kept results as small PNG files, each with a digest of the numbers that it was drawn from.
 
 Whether a file is fresh can be told without drawing: a picture's bytes change with every version of what draws it.
 """
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 DPI = 110
 COLOURS = 256
-"""Of the palette, those furthest apart: among the most frequent ones a thin line's would be lacking."""
+"""In the palette. The colours furthest apart are taken: the most frequent ones would leave out those of thin lines."""
 
 DRAWN_FROM = "drawn-from"
-"""The PNG's text that holds the digest of the numbers."""
+"""The name of the PNG's text that holds the digest of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Drawing:
             return image.info.get(DRAWN_FROM) == self.digest
 
     def write(self, path: Path) -> None:
-        """Draw with few colours."""
+        """Draw the figure, with few colours."""
         from PIL import Image
         from PIL.PngImagePlugin import PngInfo
 
@@ -72,7 +72,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Material:
-    """Of what an experiment's figures are drawn."""
+    """What an experiment's figures are drawn from."""
 
     runs: Sequence[FinishedRun]
     points: Sequence[Point] = ()
@@ -87,7 +87,7 @@ class FigureKind:
     draw: Callable[[Material], Figure]
     is_possible: Callable[[Material], bool] = lambda material: True
     explanation: str = ""
-    """What must be said below the picture itself."""
+    """What must stand below the picture itself."""
 
 
 FIGURES = {
@@ -121,7 +121,7 @@ FIGURES = {
 
 
 def drawings_of(results: Results, names: Sequence[str], folder: Path) -> list[Drawing]:
-    """An experiment's figures, as far as its results allow; `folder`: where what was measured of it lies."""
+    """The experiment's figures that its results allow; `folder` holds what was measured afterwards."""
     if not results.runs:
         return []
     given, experiment = material_of(results, folder), results.experiment
@@ -146,7 +146,7 @@ def material_of(results: Results, folder: Path) -> Material:
 
 
 def digest_of(name: str, given: Material) -> str:
-    """What tells the numbers behind a figure from others."""
+    """A digest of the numbers behind a figure."""
     runs = [(run.title, run.seed, run.summary["test"], run.summary.get("unseen"), run.records) for run in given.runs]
     terms = [asdict(run) for run in given.terms] if name == "drift-terms" else []
     return hashlib.sha256(json.dumps([name, runs, terms]).encode()).hexdigest()[:16]

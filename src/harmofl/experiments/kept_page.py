@@ -33,7 +33,7 @@ from harmofl.reporting.words import listed
 from harmofl.settings import flatten
 
 OF_TILES = "-tiles"
-"""The end of the names of experiments on a part of the paper's own images, whose numbers stand in their sibling."""
+"""Ends the names of experiments on some of the paper's images; the paper's numbers are in the plan without it."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class KeptPage:
     plans: Path
     kept: Path
     data: str
-    """Where the images lie of tasks without synthetic hospitals. It is never opened: a clone has no images."""
+    """The folder of images for tasks without synthetic hospitals. It is never opened: a clone has no images."""
     _results: dict[str, Results] = field(default_factory=dict)
     _drawn: dict[Block, list[Drawing]] = field(default_factory=dict)
     _store: Kept | None = None
@@ -63,7 +63,7 @@ class KeptPage:
         return [drawing for block in self._blocks() for drawing in self._drawings(block)]
 
     def stale(self) -> list[str]:
-        """What no longer is as the kept results say, in words."""
+        """What is no longer up to date, in words."""
         found = [f"{self.page}: its tables"] if self.text() != self.page.read_text(encoding="utf-8") else []
         found += [f"{self._path(drawing)}" for drawing in self.drawings() if not drawing.is_fresh(self._path(drawing))]
         return found + [f"{path}: no block shows it" for path in self._unused_figures()]
@@ -84,7 +84,7 @@ class KeptPage:
         return changed
 
     def results(self, name: str) -> Results:
-        """What is kept of an experiment."""
+        """Gather what is kept of an experiment."""
         self._store = self._store or Kept(self.kept)
         if name not in self._results:
             path = self.plans / f"{name}.toml"
@@ -144,7 +144,7 @@ class KeptPage:
         return to_markdown(flatness_table(files))
 
     def _paper(self, name: str) -> str:
-        """The paper's own numbers for the same task, and in what they are not ours."""
+        """The paper's own numbers for the same task, and how they differ from ours."""
         sibling = self.plans / f"{name.removesuffix(OF_TILES)}.toml"
         paper: Paper | None = read_plan(sibling).paper if sibling.exists() else None
         if paper is None:
@@ -163,7 +163,7 @@ class KeptPage:
 
 
 def _check_same_images(results: Results) -> None:
-    """Refuse cells of two folders in one table: without the folder at hand a plan fits the cells of both."""
+    """Raise an error for cells of different images in one table: a plan without its folder matches them all."""
     experiment, runs = results.experiment, results.runs.values()
     if experiment.data and not experiment.plan.hold_out and differ_in_images(run.settings for run in runs):
         names = ", ".join(str(run.folder) for run in runs)
@@ -171,13 +171,13 @@ def _check_same_images(results: Results) -> None:
 
 
 def without_missing(results: Results) -> Results:
-    """The same without its missing cells, which a page tells of in its own words."""
+    """The results without the missing cells, which the page lists in its own words."""
     cells = tuple(cell for cell in results.experiment.cells if cell.path in results.runs)
     return replace(results, experiment=replace(results.experiment, cells=cells))
 
 
 def state_line(results: Results) -> str:
-    """Whether the experiment is complete, and else which cells are missing."""
+    """Whether the experiment is complete, or which cells are missing."""
     missing, total = results.missing, len(results.experiment.cells)
     if not missing:
         return f"*Complete: {total} of {total} cells.*"
@@ -188,7 +188,7 @@ def state_line(results: Results) -> str:
 
 
 def _missing(results: Results) -> str:
-    """The missing cells, lines that lack the same seeds together."""
+    """The missing cells; lines that lack the same seeds are named together."""
     lines: dict[str, list[int]] = {}
     for cell in results.missing:
         lines.setdefault(_line(cell), []).append(cell.seed)
@@ -216,7 +216,7 @@ def _scores(done: Results) -> str:
 
 
 def settings_line(results: Results) -> str:
-    """What all cells were trained with, in one line; what varies is called so."""
+    """What all cells were trained with, in one line; what differs between them is called various."""
     experiment = results.experiment
     each = [flatten(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
 

@@ -28,7 +28,7 @@ class Line:
 
 
 def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
-    """Runs that one table can hold: their labels tell in what they differ, so their settings need not."""
+    """Prepare runs for one table: the labels tell them apart, so that settings in which they differ are dropped."""
     runs = [line.run.labelled(line.label) for line in lines]
     if any(line.held_out for line in lines):
         runs = _join_held_out_sites(lines)
@@ -48,7 +48,7 @@ def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
 
 
 def _join_held_out_sites(lines: Sequence[Line]) -> list[FinishedRun]:
-    """One run per label and seed: its score at each site is that of the model which never saw the site."""
+    """Make one run per label and seed, whose score at each site is that of the model that never saw the site."""
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         groups.setdefault((line.label, line.run.seed), []).append(line)
@@ -64,7 +64,7 @@ def _join(lines: Sequence[Line]) -> FinishedRun:
 
 
 def read_lines(out: Path | str) -> list[FinishedRun]:
-    """The labelled runs of an experiment's folder, kept ones included, for figures and pages."""
+    """Read the labelled runs of an experiment's folder, including those that were kept elsewhere."""
     out = Path(out)
     try:
         state = json.loads((out / RESULTS).read_text(encoding="utf-8"))
@@ -76,5 +76,5 @@ def read_lines(out: Path | str) -> list[FinishedRun]:
 
 
 def read_finished(place: Path) -> FinishedRun:
-    """A run's folder, or what was kept of one."""
+    """Read a run's folder, or what was kept of one."""
     return read_kept(place) if is_kept(place) else read_run(place)

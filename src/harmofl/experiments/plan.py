@@ -25,11 +25,11 @@ GIVEN_ELSEWHERE = {
     "method.name": "the row's method",
     "data.folder": "--data",
 }
-"""What settings may not say, and what says it."""
+"""Settings that a plan's `settings` may not hold, and what gives them instead."""
 
 
 NOT_INHERITED = ("extends", "title", "paper")
-"""What belongs to one file, as the paper's numbers do to its task."""
+"""Fields that a file does not take over from the one that it extends."""
 
 
 class Part(BaseModel):
@@ -47,7 +47,7 @@ class Row(Part):
 
 
 class Variation(Part):
-    """A change that every row meets, or `only` some."""
+    """A change of settings for every row, or for those in `only`."""
 
     name: Name
     settings: Tree = {}
@@ -61,7 +61,7 @@ class Paper(Part):
     columns: list[str] = Field(min_length=1)
     scores: dict[str, list[float | Annotated[list[float], Field(min_length=2, max_length=2)]]]
     digits: Literal[1, 2] = 2
-    """After the point, as printed."""
+    """Digits after the point, as printed."""
 
 
 class Plan(Part):
@@ -69,7 +69,7 @@ class Plan(Part):
 
     title: str
     extends: str | None = None
-    """Another file, as seen from this one's folder: what is not said here is as it says."""
+    """Another file, relative to this one, whose fields hold where this one is silent."""
     task: str
     shows: Literal["table", "convergence", "curve", "samples"] = "table"
     """`samples`: images of every site; nothing is trained."""
@@ -81,11 +81,11 @@ class Plan(Part):
     rows: list[Row] = []
     variations: list[Variation] = []
     baseline: str | None = None
-    """The variation with which the others are compared; none: the first."""
+    """The variation with which the others are compared; the first if unset."""
     hold_out: Literal["each"] | None = None
-    """Each site in turn takes no part, and is what the model is scored on."""
+    """Each site in turn takes no part, and the model is scored on it."""
     divide_rounds_by_local_epochs: bool = False
-    """So that every variation of local epochs passes over the images as often: the rounds that all of them divide."""
+    """Divide the rounds by the local epochs, so that every variation passes over the images equally often."""
     paper: Paper | None = None
 
     def row(self, name: str) -> Row:
@@ -99,7 +99,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def _read(path: Path, extended_by: tuple[Path, ...]) -> tuple[Tree, Plan]:
-    """Read a file over what it extends, each checked as a plan of its own; `extended_by`: the files that led here."""
+    """Read a file and those that it extends, each a valid plan of its own; `extended_by`: the files that led here."""
     try:
         tree = read_toml(path)
         if "extends" in tree:
@@ -146,7 +146,7 @@ def parse_plan(tree: Tree) -> Plan:
 
 
 def _expand_rows(rows: Any) -> Any:
-    """A row that is only a method's name becomes the method under the name that tables give it."""
+    """Turn rows that are only a method's key into tables, under the method's own name."""
     if not isinstance(rows, list):
         return rows
     return [{"name": registry.methods.find(row).name, "method": row} if isinstance(row, str) else row for row in rows]
@@ -199,7 +199,7 @@ def _check_trains_nothing(plan: Plan) -> None:
 
 
 def check_distinct(field: str, values: Iterable[object]) -> None:
-    """Refuse what occurs twice."""
+    """Raise an error if a value occurs twice."""
     for value, count in Counter(values).items():
         if count > 1:
             raise UsageError(f"{field}: {value!r} occurs {count} times, and each has a folder of its own")

@@ -19,7 +19,7 @@ SECONDS_TO_LEAVE = 10
 
 
 class CellProcess:
-    """A cell that is being run, from its start or from where its folder stands."""
+    """A cell that is being run, from the start or from where its folder left off."""
 
     def __init__(self, cell: Cell, out: Path, workers: int) -> None:
         self.cell = cell
@@ -39,21 +39,21 @@ class CellProcess:
 
     @property
     def seconds(self) -> float:
-        """Since it was started."""
+        """How long it has been running."""
         return time.monotonic() - self._started
 
     @property
     def round(self) -> int:
-        """The newest round that is written down."""
+        """The newest round with a checkpoint."""
         return max(self.run.checkpoints.versions(), default=0)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over, well or not."""
+        """Whether the process has ended, successfully or not."""
         return self._process.poll() is not None
 
     def error(self) -> str | None:
-        """Why it ended without a result, if it did: the last thing that it said."""
+        """Why the process failed, if it did: the last line that it printed."""
         code = self._process.wait()
         self._close_pipe()
         if code == 0:
@@ -66,7 +66,7 @@ class CellProcess:
         return last.removeprefix(PREFIX) or f"exit code {code}"
 
     def stop(self) -> None:
-        """Let it leave; what it has written down can be gone on with."""
+        """End the process; the run can be resumed from its last checkpoint."""
         self._close_pipe()
         try:
             self._process.wait(SECONDS_TO_LEAVE)
@@ -80,6 +80,6 @@ class CellProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Where this package was found, it is found again."""
+    """The environment, in which this package is found where it was found here."""
     places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(place for place in places if place)}

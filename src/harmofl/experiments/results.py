@@ -1,4 +1,4 @@
-"""What an experiment has found so far: every cell's scores, errors and gaps."""
+"""The results of an experiment so far: every cell's scores or error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harmofl.settings import flatten
 
 @dataclass
 class Results:
-    """The cells that are done, those that failed, and so those that are missing."""
+    """The cells that are done and those that failed; all others are missing."""
 
     experiment: Experiment
     runs: dict[str, FinishedRun] = field(default_factory=dict)
-    """By the path of their cell."""
+    """Finished runs by the path of their cell."""
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -38,9 +38,9 @@ class Results:
         return label_runs(lines, self.experiment.data)
 
     def comparisons(self) -> list[Comparison]:
-        """Each line against FedAvg's under the same variation, and FedAvg's against that of the baseline.
+        """Compare each line with FedAvg under the same variation, and FedAvg with itself under the baseline.
 
-        Where FedAvg takes no part, the first row stands for it.
+        Without FedAvg, the first row takes its place.
         """
         runs = self.lines()
         methods = {method.label: method for method in methods_of(runs)} if runs else {}
@@ -56,7 +56,7 @@ class Results:
         return replace(cell, row=first, variation=usual if cell.row == first else cell.variation).label
 
     def to_json(self, start: Path) -> dict[str, Any]:
-        """Everything, with folders as seen from the experiment's."""
+        """All results as JSON; folders are relative to `start`."""
         plan = self.experiment.plan
         first = next(iter(self.runs.values()), None)
         return {
@@ -100,7 +100,7 @@ def gather(
     kept: Kept | None = None,
     settle: Settle = lambda settings: settings,
 ) -> Results:
-    """What is done already: in the experiment's folder, or among kept results.
+    """Gather the cells that are done already, in the experiment's folder or among kept results.
 
     `settle` puts what the images decide into a cell's settings, so that results of other images do not count.
     """

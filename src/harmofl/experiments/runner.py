@@ -64,7 +64,7 @@ def run_experiment(
 
 
 def make_settle(watch: Watch) -> Settle:
-    """Return what puts the facts about images into settings; cells that read the same images open them once."""
+    """Return a function that adds facts about the images to settings, and opens the same images only once."""
     found: dict[str, DataSettings | UsageError] = {}
 
     def settle(settings: Settings) -> Settings:
@@ -96,7 +96,7 @@ def find_data_errors(experiment: Experiment, settle: Settle) -> dict[str, str]:
 
 
 def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
-    """Pictures instead of cells."""
+    """Draw pictures instead of training cells."""
     from harmofl.reporting.gallery import FOLDER
     from harmofl.reporting.pictures import draw_samples
 
@@ -127,12 +127,12 @@ def _keep_finished(results: Results, out: Path, store: Kept, settle: Settle) -> 
 
 
 class Runner:
-    """Keeps processes busy until every cell was tried."""
+    """Keeps processes busy until every cell has been tried."""
 
     def __init__(
         self, results: Results, errors: Mapping[str, str], out: Path, store: Kept | None, watch: Watch
     ) -> None:
-        """`errors`: of cells that cannot be run, by their paths."""
+        """`errors`: why cells cannot be run, by their paths."""
         self._results = results
         self._out = out
         self._store = store
@@ -146,7 +146,7 @@ class Runner:
         return self._results.experiment
 
     def run(self, jobs: int) -> None:
-        """Run what is missing; whatever ends this, no process stays behind."""
+        """Run the missing cells; however this ends, no process stays behind."""
         workers = 1 if jobs > 1 else 0  # results do not depend on it
         self._show_progress(jobs)
         for cell, error in self._unusable:
@@ -210,7 +210,7 @@ class Runner:
         )
 
     def _seconds_left(self, jobs: int) -> float | None:
-        """From what finished cells took, those of the same row above all; nothing before one is finished."""
+        """Estimate from finished cells, if possible of the same row; None before the first is finished."""
         if not self._results.runs:
             return None
         waiting = sum(self._expected(cell) for cell in self.todo)

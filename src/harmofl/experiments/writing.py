@@ -19,11 +19,11 @@ from harmofl.reporting.tables import Column, Row, Table, latex_escape, score_tab
 from harmofl.settings import flatten, resolve
 
 NOT_SHOWN = ("task", "preset", "seed", "data.folder", "data.hold_out_site")
-"""Settings that the rest of a caption tells already."""
+"""Settings that the caption already shows."""
 
 
 def write_results(results: Results, out: Path) -> None:
-    """Write what there is; tables only if there is anything to show."""
+    """Write all results so far; tables only once a cell is finished."""
     write_whole(out / RESULTS, json.dumps(results.to_json(out), indent=2) + "\n")
     if results.runs:
         table = results_table(results)
@@ -33,7 +33,7 @@ def write_results(results: Results, out: Path) -> None:
 
 
 def results_table(results: Results) -> Table:
-    """The scores, with how they came about and what is missing in the notes."""
+    """The table of scores, with the settings and the missing cells in its notes."""
     experiment = results.experiment
     table = score_table(results.lines())
     kind = "at the hospital that took no part" if experiment.plan.hold_out else "of the selected round"
@@ -67,7 +67,7 @@ def _method_notes(experiment: Experiment) -> list[str]:
 
 
 def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
-    """What all cells of a row give its method."""
+    """The method settings that all cells of a row share."""
     each = [cell.settings.method for cell in experiment.cells if cell.row == row]
     shared = each[0] if each else {}
     return {
@@ -78,7 +78,7 @@ def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
 
 
 def _settings_notes(experiment: Experiment) -> list[str]:
-    """What else differs from the task's defaults: first for all lines, then line by line."""
+    """Which other settings differ from the defaults: first for all lines, then line by line."""
     changes = {cell.label: _changes(cell, experiment) for cell in experiment.in_table_order}
     common = set.intersection(*(set(own.items()) for own in changes.values()))
     notes = [f"Not as by default, for all: {_assignments(dict(sorted(common)))}."] if common else []
@@ -105,7 +105,7 @@ def _assignments(values: dict[str, str]) -> str:
 
 
 def _unseen_notes(results: Results) -> list[str]:
-    """How a method was scored at an unseen hospital, where that is not the plain way."""
+    """How methods were scored at an unseen hospital, where they needed more than the model."""
     notes: dict[str, list[str]] = {}
     for run in results.lines() if results.experiment.plan.hold_out else ():
         for scores in run.summary["unseen"].values():
@@ -123,7 +123,7 @@ def _missing_note(results: Results) -> list[str]:
 
 
 def add_paper_averages(table: Table, paper: Paper) -> Table:
-    """The table with the average that the paper printed for the same row, beside ours."""
+    """Add a column with the averages that the paper printed."""
     column = Column("Paper's average", "std over sites", competes=False, explains_itself=False)
     averages = {row.title: row.cells[-1] for row in paper_table(paper).rows}
     rows = [replace(row, cells=(*row.cells, averages.get(row.title, Number(math.nan)))) for row in table.rows]
