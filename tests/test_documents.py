@@ -1,15 +1,15 @@
 """What the documents show must work as written."""
 
 import doctest
+import json
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-
-import harmofl.methods.layers
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,15 +30,24 @@ def test_the_ten_lines_of_the_readme_run_and_train() -> None:
 
 
 @pytest.mark.slow
-def test_the_complete_method_of_the_documentation_trains(tmp_path: Path) -> None:
-    code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), "## A method of your own")
-    (tmp_path / "sparse.py").write_text(code)
+@pytest.mark.parametrize(
+    ("heading", "run", "setting"),
+    [
+        ("## A method of your own", "sparse", "strength = 0.001"),
+        ("## A method with state", "fedcm", "own_share = 0.1"),
+        ("## A server rule", "majority", 'name = "majority"'),
+    ],
+)
+def test_the_complete_methods_of_the_documentation_train(heading: str, run: str, setting: str, tmp_path: Path) -> None:
+    code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), heading)
+    (tmp_path / "method.py").write_text(code)
     result = subprocess.run(
-        [sys.executable, "sparse.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "method.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert 0 <= float(result.stdout) <= 1
-    assert "strength = 0.001" in (tmp_path / "runs" / "sparse" / "config.toml").read_text()
+    assert setting in (tmp_path / "runs" / run / "config.toml").read_text()
+    records = (tmp_path / "runs" / run / "records.jsonl").read_text().splitlines()
+    assert not any("error" in json.loads(record) for record in records)
 
 
 def test_that_method_is_under_twenty_lines() -> None:
@@ -70,8 +79,13 @@ def test_the_experiment_of_the_documentation_can_be_read(tmp_path: Path) -> None
             assert (ROOT / "experiments" / f"{prefix}{stem}.toml").exists(), stem
 
 
-def test_docstring_examples_are_true() -> None:
-    assert doctest.testmod(harmofl.methods.layers).failed == 0
+EXAMPLES = sorted(path for path in (ROOT / "src").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_docstring_examples_are_true(path: Path) -> None:
+    module = import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
+    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(

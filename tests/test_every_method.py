@@ -13,7 +13,7 @@ from runs import records, tiny
 
 PAPER_TASKS = ("histology", "nuclei", "prostate")
 
-OWN_PARTS = ("fedbn", "local")
+OWN_PARTS = ("fedbn", "fedper", "local", "silobn")
 SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versions", "seconds"}
 
 
@@ -58,7 +58,7 @@ def check_records(
     found: list[dict[str, object]], sites: tuple[str, ...], trainers: tuple[str, ...], method: str
 ) -> None:
     by_place = {
-        (r["round"], r["site"], r["phase"]): r for r in found if "selected" not in r and r["phase"] != "amplitude"
+        (r["round"], r["site"], r["phase"]): r for r in found if "selected" not in r and r["phase"] != "measure"
     }
     expected = {(number, site, "train") for number in (1, 2) for site in (*trainers, "server")}
     expected |= {(number, site, phase) for number in (1, 2) for site in sites for phase in ("val", "test")}

@@ -126,8 +126,13 @@ methods: Registry[Method] = Registry(
     "method",
     "harmofl.methods.method:Method",
     {
-        name: f"harmofl.methods.catalogue:{name}"
-        for name in ("fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl", "local", "centralized")
+        name.replace("_", "-"): f"harmofl.methods.catalogue:{name}"
+        for name in (
+            *("fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl"),
+            *("fedavgm", "scaffold", "feddyn", "silobn", "fedper"),
+            *("median", "trimmed_mean", "krum", "geometric_median"),
+            *("local", "centralized"),
+        )
     },
 )
 tasks: Registry[Task] = Registry(

@@ -71,6 +71,11 @@ MOMENTS = {
         "checkpoint/round-00001.safetensors",
         "checkpoint/round-00002.safetensors",
     ),
+    "while sites with control variates train": (
+        "scaffold",
+        "checkpoint/sites/hospital-2/round-00002.safetensors",
+        "checkpoint/round-00002.safetensors",
+    ),
     "while the last model is scored": ("fedadam", "checkpoint/round-00003.safetensors", "model/model.json"),
     "while the models are written": ("fedbn", "model/sites/hospital-0/model.json", "summary.json"),
 }

@@ -2,11 +2,17 @@ import pytest
 
 from harmofl import registry
 
-NAMES = ["fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl", "local", "centralized"]
+PAPER = ["fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl"]
+NAMES = registry.methods.names()
 
 
-def test_there_are_nine_methods() -> None:
-    assert registry.methods.names() == NAMES
+def test_the_papers_methods_come_first_and_the_references_last() -> None:
+    assert NAMES[:7] == PAPER
+    assert NAMES[-2:] == ["local", "centralized"]
+
+
+def test_a_method_is_found_by_its_own_key() -> None:
+    assert all(registry.methods.find(name).key == name for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,6 +33,11 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
         ("fedbn", {}),
         ("moon", {"mu": 1.0, "temperature": 0.5}),
         ("harmofl", {"band": "dc", "decay": 0.1, "schedule": "before-training", "radius": 0.05}),
+        ("fedavgm", {"server_momentum": 0.9}),
+        ("feddyn", {"alpha": 0.01}),
+        ("trimmed-mean", {"trimmed": 0.2}),
+        ("krum", {"outliers": 1}),
+        ("geometric-median", {"iterations": 32}),
         ("local", {}),
         ("centralized", {}),
     ],

@@ -45,6 +45,8 @@ def largest_difference(first: State, second: State) -> float:
         ("moon", {"method.mu": 0}, {}),
         ("harmofl", {"method.band": "none", "method.radius": 0}, {}),
         ("fedbn", GROUP, GROUP),
+        ("silobn", GROUP, GROUP),
+        ("fedavgm", {"method.server_momentum": 0.0}, {}),
     ],
 )
 def test_a_method_in_its_limit_is_fedavg_to_the_bit(

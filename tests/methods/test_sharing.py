@@ -2,7 +2,14 @@ import pytest
 from torch import nn
 
 from harmofl import registry
-from harmofl.methods.sharing import all_but_batch_norm, everything, nothing, running_statistics
+from harmofl.methods.sharing import (
+    all_but_batch_norm,
+    all_but_last_layer,
+    all_but_statistics,
+    everything,
+    nothing,
+    running_statistics,
+)
 from harmofl.models.catalogue import densenet_small
 from harmofl.models.network import build_network
 
@@ -69,3 +76,23 @@ def test_running_statistics_are_found_by_type_too() -> None:
         "0.inner.1.running_var": "0.inner.1.running_mean",
     }
     assert running_statistics(nn.Sequential(nn.BatchNorm2d(2, track_running_stats=False))) == {}
+
+
+def test_silobn_keeps_only_the_statistics_of_batch_norm() -> None:
+    network = nn.Sequential(Block())
+    own = set(network.state_dict()) - set(all_but_statistics(network))
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert own == {f"0.{layer}.{name}" for layer in ("scaling", "inner.1") for name in statistics}
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("unet", "body.final_conv"),
+        ("densenet-small", "body.class_layers.out"),
+        ("densenet121", "body.class_layers.out"),
+    ],
+)
+def test_fedper_keeps_the_layer_that_makes_the_logits(name: str, last: str) -> None:
+    network = build_network(registry.networks.find(name), 3, 2, 4, "batch", 0)
+    assert set(network.state_dict()) - set(all_but_last_layer(network)) == {f"{last}.weight", f"{last}.bias"}

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harmofl.methods.adaptations import OwnLayers
+from harmofl.methods.control_variates import ControlVariates
+from harmofl.methods.dynamic_regularization import DynamicAverage, DynamicRegularizer
 from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method
 from harmofl.methods.penalties import ModelContrast, Proximity
-from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage
-from harmofl.methods.sharing import all_but_batch_norm, nothing
+from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
+from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage, ServerMomentum
+from harmofl.methods.sharing import all_but_batch_norm, all_but_last_layer, all_but_statistics, nothing
 from harmofl.methods.steps import PerturbedDescent
 
 fedavg = Method(
@@ -72,6 +75,80 @@ harmofl = Method(
     paper="Jiang, Wang and Dou, AAAI 2022",
     idea="Images take the amplitude averaged over all sites; steps descend with the gradient at perturbed weights.",
     limit='band = "none" and radius = 0',
+)
+
+fedavgm = Method(
+    "FedAvgM",
+    server_rule=ServerMomentum(server_momentum=0.9),
+    paper="Hsu, Qi and Brown, 2019",
+    idea="The server keeps momentum from round to round.",
+    limit="server_momentum = 0",
+)
+
+scaffold = Method(
+    "SCAFFOLD",
+    step=ControlVariates(),
+    paper="Karimireddy et al., ICML 2020",
+    idea="Steps are corrected by the difference between the mean gradient of all sites and the site's own.",
+    limit="one round, or sites with equal gradients",
+)
+
+feddyn = Method(
+    "FedDyn",
+    penalties=(DynamicRegularizer(alpha=0.01),),
+    server_rule=DynamicAverage(),
+    paper="Acar et al., ICLR 2021",
+    idea="Each site's loss is changed by what it has learned before, so that sites agree where the sum is least.",
+    limit="never: in the first round the server already moves twice as far",
+)
+
+silobn = Method(
+    "SiloBN",
+    shares=all_but_statistics,
+    adapt=OwnLayers(),
+    paper="Andreux et al., DART 2020",
+    idea="Statistics of batch norm layers stay at each site; their weights travel.",
+    limit="a network without batch norm",
+)
+
+fedper = Method(
+    "FedPer",
+    shares=all_but_last_layer,
+    paper="Arivazhagan et al., 2019",
+    idea="The last layer stays at each site.",
+    limit="a single site",
+)
+
+median = Method(
+    "Median",
+    server_rule=Median(),
+    paper="Yin et al., ICML 2018",
+    idea="The server takes the median of the sites' updates, number by number, which one bad site cannot spoil.",
+    limit="one or two sites",
+)
+
+trimmed_mean = Method(
+    "Trimmed mean",
+    server_rule=TrimmedMean(trimmed=0.2),
+    paper="Yin et al., ICML 2018",
+    idea="The server leaves out the largest and the smallest updates, number by number.",
+    limit="trimmed = 0 and equal site weights",
+)
+
+krum = Method(
+    "Krum",
+    server_rule=Krum(outliers=1),
+    paper="Blanchard et al., NeurIPS 2017",
+    idea="The server takes the update of the site that lies nearest to its neighbours.",
+    limit="a single site",
+)
+
+geometric_median = Method(
+    "Geometric median",
+    server_rule=GeometricMedian(),
+    paper="Pillutla et al., IEEE TSP 2022",
+    idea="The server takes the point whose distances to all sites' updates sum to the least.",
+    limit="one or two sites",
 )
 
 local = Method(

@@ -9,7 +9,7 @@ from torch import Tensor
 from harmofl.methods.combinations import Gathered
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import Memory, Piece
-from harmofl.states import State, prefixed, unprefixed
+from harmofl.states import State, plain_copy, prefixed, unprefixed
 
 Pieces = Mapping[str, Piece]
 
@@ -21,12 +21,12 @@ def open_memories(pieces: Pieces, kept: State, combined: State) -> dict[str, Mem
 
 def collect_kept(memories: Mapping[str, Memory]) -> State:
     """All that the pieces keep at the site."""
-    return _join({name: memory.kept for name, memory in memories.items()})
+    return _copy(_join({name: memory.kept for name, memory in memories.items()}))
 
 
 def collect_sent(memories: Mapping[str, Memory]) -> State:
     """All that the pieces send to the server."""
-    return _join({name: memory.sent for name, memory in memories.items()})
+    return _copy(_join({name: memory.sent for name, memory in memories.items()}))
 
 
 def announce(pieces: Pieces, model: Model) -> State:
@@ -68,6 +68,11 @@ class Combining:
 
 def _join(states: Mapping[str, State]) -> State:
     return {key: tensor for name, state in states.items() for key, tensor in prefixed(name, state).items()}
+
+
+def _copy(state: State) -> State:
+    """Copies on the CPU, so that a piece need not care: its tensors may be live, on a device or part of a graph."""
+    return {name: plain_copy(tensor) for name, tensor in state.items()}
 
 
 def _piece_of(name: str) -> str:

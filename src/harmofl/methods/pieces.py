@@ -28,7 +28,9 @@ class Memory:
     received: State = field(default_factory=dict)
     """What the server combined from all sites; empty until there is something."""
     sent: State = field(default_factory=dict)
-    """What travels with this round's update: what `sends` announced, or nothing."""
+    """What travels with this round's update: all that `sends` announced, or nothing."""
+    scratch: State = field(default_factory=dict)
+    """From `start` to `finish` only."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,10 @@ class LocalRound:
 class Piece:
     """A part of a method that may have state. A piece without state overrides nothing of this.
 
+    >>> import torch
     >>> class CountRounds(Piece):
     ...     def finish(self, local):
-    ...         count = local.memory.kept.get("count", torch.zeros(()))
-    ...         local.memory.kept = {"count": count + 1}
+    ...         local.memory.kept = {"count": local.memory.kept.get("count", torch.zeros(())) + 1}
     """
 
     combine: ClassVar[type[Combination]] = Mean

@@ -84,6 +84,21 @@ class NormalizedAverage(ServerRule):
 
 
 @dataclass(frozen=True, config=STRICT)
+class ServerMomentum(ServerRule):
+    """Momentum on the averaged update: m ← β · m + update, θ ← θ + rate · m."""
+
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+
+    def move(self, update: State, memory: State, learning_rate: float) -> tuple[State, State]:
+        """Add the update to the momentum and move by that."""
+        momentum = {
+            name: self.server_momentum * memory.get(name, torch.zeros_like(tensor)) + tensor
+            for name, tensor in update.items()
+        }
+        return {name: learning_rate * tensor for name, tensor in momentum.items()}, momentum
+
+
+@dataclass(frozen=True, config=STRICT)
 class AdaptiveMoments(ServerRule):
     """Adam on the averaged update, as if it were a gradient: no bias correction."""
 

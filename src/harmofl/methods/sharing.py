@@ -31,6 +31,23 @@ def all_but_batch_norm(network: nn.Module) -> list[str]:
     return [name for name in network.state_dict() if name not in own]
 
 
+def all_but_statistics(network: nn.Module) -> list[str]:
+    """Batch norm layers keep their statistics at the site; their weights travel (SiloBN)."""
+    own = {
+        f"{path}.{name}" if path else name
+        for path, layer in network.named_modules()
+        if isinstance(layer, _BatchNorm)
+        for name, _ in layer.named_buffers(recurse=False)
+    }
+    return [name for name in network.state_dict() if name not in own]
+
+
+def all_but_last_layer(network: nn.Module) -> list[str]:
+    """The last layer with weights, which makes logits of features, stays at the site (FedPer)."""
+    *_, last = (path for path, layer in network.named_modules() if list(layer.parameters(recurse=False)))
+    return [name for name in network.state_dict() if not name.startswith(f"{last}.")]
+
+
 def running_statistics(network: nn.Module) -> dict[str, str]:
     """From each running variance of a batch norm layer to its running mean."""
     prefixes = [

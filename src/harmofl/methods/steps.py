@@ -38,7 +38,7 @@ class RoundStep(Piece):
 
 def descend(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
     """Plain gradient descent: one pass, one optimizer step."""
-    loss = _take_gradient(optimizer, compute_loss)
+    loss = take_gradient(optimizer, compute_loss)
     optimizer.step()
     return loss
 
@@ -67,17 +67,18 @@ class PerturbedDescent:
             return descend(model, optimizer, compute_loss)
         device = next(model.parameters()).device
         random_state, buffers = _random_state(device), _Buffers(model)
-        loss = _take_gradient(optimizer, compute_loss)
+        loss = take_gradient(optimizer, compute_loss)
         weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
         with restored(weights), buffers.as_they_were():
             _climb(weights, self.radius)
             _set_random_state(device, random_state)
-            _take_gradient(optimizer, compute_loss)
+            take_gradient(optimizer, compute_loss)
         optimizer.step()
         return loss
 
 
-def _take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
+def take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
+    """Compute the loss and its gradient at the present weights; earlier gradients are dropped."""
     optimizer.zero_grad()
     loss = compute_loss()
     loss.backward()  # type: ignore[no-untyped-call]
