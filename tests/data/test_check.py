@@ -18,7 +18,7 @@ from rich.console import Console
 
 from harmofl import registry
 from harmofl.api import check_data
-from harmofl.data.check import Check, check_folder, to_json
+from harmofl.data.check import Check, check_images, to_json
 from harmofl.data.clean_manifest import write_clean_manifest
 from harmofl.data.samples import Problem, Sample
 from harmofl.errors import UsageError
@@ -83,7 +83,8 @@ class Folder:
 def check(task: str, root: Path, **settings: Any) -> Check:
     overrides = {f"data.{name}": value for name, value in settings.items()} | {"data.folder": str(root)}
     data = resolve(task, "fedavg", "smoke", overrides={"data.size": SIZE, "data.limit": 1000} | overrides)[0].data
-    return check_folder(registry.tasks.find(task), data)
+    chosen = registry.tasks.find(task)
+    return check_images(chosen, chosen.open_folder(data))
 
 
 @pytest.fixture

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harmofl.data.checked_site import HELD_OUT, CheckedSite, Row
 from harmofl.data.classes import Classes
-from harmofl.data.folder import ImageFolder, Watch, silent
+from harmofl.data.folder import ImageFolder
 from harmofl.data.remarks import ALSO, remarks_on
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
-from harmofl.settings import DataSettings
-
-if TYPE_CHECKING:
-    from harmofl.tasks.task import Task
+from harmofl.registry import Named
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,8 @@ class Check:
         return sum(row.images for row in self.rows if row.split != HELD_OUT)
 
 
-def check_folder(task: Task, data: DataSettings, watch: Watch = silent) -> Check:
-    """Look at everything in a folder; `UsageError` if it does not hold the task's layout at all."""
-    return check_images(task, task.open_folder(data, watch))
-
-
-def check_images(task: Task, folder: ImageFolder) -> Check:
-    """The same for a folder that is open already, which is handy if its images are to be shown too."""
+def check_images(task: Named, folder: ImageFolder) -> Check:
+    """Look at everything in a task's folder."""
     channels = _inspect(folder)
     classes = _classes(folder)
     sites = {site: CheckedSite(folder, site, classes) for site in folder.samples}

@@ -172,7 +172,7 @@ def check_synthetic(kit: SiteKit, task: str) -> Finding:
 
 def looked_at(kit: SiteKit, task: str) -> Images:
     """Look at all of a site's images, as `harmofl data check` does."""
-    from harmofl.data.check import check_folder
+    from harmofl.data.check import check_images as look_at
     from harmofl.deployment.participant import called_there
     from harmofl.settings import resolve
 
@@ -183,7 +183,7 @@ def looked_at(kit: SiteKit, task: str) -> Images:
     settings, _ = resolve(task, "fedavg", overrides=overrides)
     chosen = registry.tasks.find(task)
     called = called_there(kit, chosen.open_folder(settings.data).sites)
-    check = check_folder(chosen, settings.with_values("data", sites=[called]).data)
+    check = look_at(chosen, chosen.open_folder(settings.with_values("data", sites=[called]).data))
     fatal = tuple(str(problem) for problem in check.problems if problem.fatal)
     remarks = tuple(str(problem) for problem in check.problems if not problem.fatal)
     return Images(check.images, fatal, remarks)
