@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from disks import mounted
-from harmofl import registry
+from harmofl import plugins, registry
 
 torch.set_num_threads(1)  # the tests' tensors are tiny: more threads only wait for one another
 
@@ -32,4 +32,6 @@ def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget afterwards what a test registers or installs."""
     for each in registry.ALL:
         monkeypatch.setattr(each, "_entries", each._entries.copy())
+        monkeypatch.setattr(each, "_carried", {})
         monkeypatch.setattr(each, "_asked_packages", False)
+    monkeypatch.setattr(plugins, "_loaded", {})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harmofl.methods.method import Method as Method
     from harmofl.methods.steps import PerturbedDescent as PerturbedDescent
     from harmofl.models.network import NetworkEntry as NetworkEntry
+    from harmofl.plugins import load_plugin as load_plugin
     from harmofl.registry import register as register
     from harmofl.tasks.losses import LossEntry as LossEntry
     from harmofl.tasks.scores import ScoreEntry as ScoreEntry
@@ -41,6 +42,7 @@ _HOMES = {
     "evaluate": "harmofl.api",
     "export": "harmofl.api",
     "load_model": "harmofl.api",
+    "load_plugin": "harmofl.plugins",
     "predict": "harmofl.api",
     "register": "harmofl.registry",
     "train": "harmofl.api",

@@ -17,6 +17,7 @@ from harmofl.federation.training import Watch
 from harmofl.federation.training import train as train
 from harmofl.files import check_writable, write_whole
 from harmofl.methods.method import Method
+from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.model_folder import find_model_folder, open_model
 from harmofl.settings import read_toml, resolve
 from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
@@ -49,6 +50,7 @@ def check_data(
 
     overrides = {"data.limit": 0} | dict(settings or {}) | {"data.folder": os.path.abspath(data)}
     file = read_toml(Path(config)) if config else {}
+    load_plugins(plugins_in(file))
     resolved, _ = resolve(task, "fedavg", preset, file, overrides)
     resolved = adapt_to_folder(resolved, file, overrides)
     chosen = registry.tasks.find(task)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from harmofl.completion import complete_device, complete_method, complete_preset, complete_setting, complete_task
-from harmofl.deployment.commands import deploy_app
+from harmofl.deployment.commands import PluginFiles, deploy_app
 from harmofl.errors import RunError, UsageError
 from harmofl.files import FULL_OR_BROKEN, what_failed
 from harmofl.version import __version__
@@ -141,6 +141,7 @@ def train(
     log: Annotated[
         Literal["tensorboard"] | None, typer.Option(help="Also log to OUT/tensorboard (extra: tensorboard).")
     ] = None,
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Train one method on one task.
@@ -198,6 +199,7 @@ def experiment(
         Path | None,
         typer.Option(help="Also keep finished cells here, in short; cells that are kept here are not run again."),
     ] = None,
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of methods, variations and seeds; write tables with a test of every difference.
@@ -250,6 +252,7 @@ def evaluate(
     ] = "auto",
     device: Device = "auto",
     assignments: Assignments = [],  # noqa: B006
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Score a finished model per site, with every metric.
@@ -292,6 +295,7 @@ def predict(
         bool, typer.Option("--overwrite", help="Replace what an earlier prediction wrote to OUT.")
     ] = False,
     device: Device = "auto",
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Masks or classes for new images (PNG, JPEG, TIFF, NIfTI, DICOM).
@@ -346,6 +350,7 @@ def data_check(
         typer.Option("--write-clean-manifest", help="Write a manifest of what can be used.", metavar="FILE"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines, and write no picture.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """What would be loaded, per site and split, and every problem, listed. Exit code 2 if training would fail.
@@ -382,6 +387,7 @@ def export(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The folder to write; RUN_DIR/export if not given.")] = None,
     site: Annotated[str | None, typer.Option(help="Whose model, where each site has its own (FedBN, local).")] = None,
+    plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
     """Write a finished model as one file that runs without harmofl, with a model card (MODEL.md) beside it.
 
@@ -406,6 +412,7 @@ def landscape(
     local_epochs: Annotated[int, typer.Option(min=2, help="How long each site trains on from the model.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of images and directions; the same for all runs.")] = 0,
     device: Device = "auto",
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Draw the loss around the selected models of runs: contours, surfaces, the sites' own paths; measure sharpness.
@@ -452,6 +459,7 @@ def pictures(
     ] = None,
     device: Device = "auto",
     assignments: Assignments = [],  # noqa: B006
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Draw images of every hospital before and after harmonization; or what runs make of test images chosen by a rule.
@@ -498,6 +506,7 @@ def privacy(
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds, to see that it works; the numbers mean nothing.")
     ] = False,
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Attack what sites share: images from model updates, and from averaged amplitudes; about ten minutes.
@@ -528,7 +537,7 @@ app.add_typer(deploy_app, name="deploy")
 
 
 @app.command()
-def methods() -> None:
+def methods(plugins: PluginFiles = []) -> None:  # noqa: B006
     """List the methods, with paper, settings and defaults."""
     from harmofl.console import show_methods
 
@@ -536,7 +545,7 @@ def methods() -> None:
 
 
 @app.command()
-def tasks() -> None:
+def tasks(plugins: PluginFiles = []) -> None:  # noqa: B006
     """List the tasks, with their sites, presets and every setting of a run."""
     from harmofl.console import show_tasks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -58,11 +59,16 @@ class Registry(Generic[Entry]):
         self.group = f"harmofl.{key_of(kind)}{'es' if kind.endswith('s') else 's'}"
         self._paths = dict(built_in)
         self._entries: dict[str, Entry] = {}
+        self._carried: dict[str, Entry] = {}
         self._asked_packages = False
+        self.num_registered = 0
+        """How often something was registered."""
 
     def register(self, entry: Entry) -> Entry:
         """Make an entry known by its name; one that has the name already is replaced."""
-        self._entries[key_of(entry.name)] = entry
+        key = key_of(entry.name)
+        self._entries[key] = self._carried[key] = entry
+        self.num_registered += 1
         return entry
 
     def find(self, name: str) -> Entry:
@@ -207,3 +213,19 @@ def register(entry: Entry) -> Entry:
             return registered
     kinds = ", ".join(registry.entry_class.rpartition(":")[2] for registry in ALL)
     raise UsageError(f"register: {entry!r} is none of {kinds}")
+
+
+def entries_to_carry() -> list[Named]:
+    """What a script has registered, which worker processes must be told of."""
+    return [entry for registry in ALL for entry in registry._carried.values()]
+
+
+@contextmanager
+def registering_from_file() -> Iterator[None]:
+    """Carry nothing to worker processes that is registered in this block: they load the file themselves."""
+    before = [registry._carried.copy() for registry in ALL]
+    try:
+        yield
+    finally:
+        for registry, carried in zip(ALL, before, strict=True):
+            registry._carried = carried

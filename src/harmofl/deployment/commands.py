@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harmofl.completion import complete_engine, complete_method, complete_preset, complete_setting, complete_task
+from harmofl.plugins import load_plugins, plugins_in
 
 deploy_app = typer.Typer(
     help="Train over a real network: each hospital on its own machine, on Flower, NVIDIA FLARE or a plugin.",
@@ -15,6 +16,22 @@ deploy_app = typer.Typer(
 )
 
 HERE = Path()
+
+
+def _load(files: list[Path]) -> list[Path]:
+    load_plugins(files)
+    return files
+
+
+PluginFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="A Python file that registers a method, network, task … of your own; may be given several times.",
+        callback=_load,
+    ),
+]
 Kits = Annotated[Path, typer.Option("--kits", help="The folder that `harmofl deploy init` made.")]
 Kit = Annotated[Path, typer.Argument(help="A party's folder; the current one if not given.", metavar="[DIR]")]
 
@@ -42,6 +59,7 @@ def init(
         bool, typer.Option("--synthetic", help="Made-up images at every site, to try the federation.")
     ] = False,
     name: Annotated[str, typer.Option(help="The federation's name.")] = "federation",
+    plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
     """Make a folder for each party: keys, certificates, settings, start script, and a README that says what to do.
 
@@ -65,6 +83,7 @@ def init(
 def add_site(
     name: Annotated[str, typer.Argument(help="The new hospital's name.")],
     kits: Kits,
+    plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
     """Make one more hospital's folder, and let the server know it.
 
@@ -112,7 +131,7 @@ def _say_what_to_copy(changed: list[Path]) -> None:
 
 
 @deploy_app.command("start")
-def start(context: typer.Context, folder: Kit = HERE) -> None:
+def start(context: typer.Context, folder: Kit = HERE, plugins: PluginFiles = []) -> None:  # noqa: B006
     """Start this party, whichever it is, and stay until Ctrl-C or SIGTERM; one line per request.
 
     In a party's folder:  harmofl deploy start
@@ -126,6 +145,7 @@ def start(context: typer.Context, folder: Kit = HERE) -> None:
 def check(
     folder: Kit = HERE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
     """Say what is well at this party and what is not, and what to do. Exit code 2 if something is not well.
 
@@ -168,6 +188,7 @@ def run(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for all sites; after them, the quorum will do.")
     ] = 60.0,
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")] = False,
 ) -> None:
     """Train one model with the sites, at the server: display, folder and report are those of `harmofl train`.
@@ -189,7 +210,9 @@ def run(
     given = parse_assignments(assignments) | {name: value for name, value in options.items() if value is not None}
     if resume and config is None:
         config = RunFolder(out).config if RunFolder(out).config.exists() else None
-    wish = Wish(task, method, preset, read_toml(config) if config else {}, given)
+    file = read_toml(config) if config else {}
+    load_plugins(plugins_in(file))
+    wish = Wish(task, method, preset, file, given)
     server = ServerKit.open(kit)
     again = ["deploy", "run", "--kit", str(kit)]
     with interruptible(lambda: how_to_resume(out, again)), display(quiet) as watch:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from harmofl import registry
 from harmofl.errors import STRICT, UsageError, describe
 from harmofl.files import claimed, write_whole
+from harmofl.plugins import load_plugins, plugins_in
 from harmofl.settings import Tree, read_toml
 
 FEDERATION = "federation.toml"
@@ -79,6 +80,7 @@ class SiteSettings(Part):
     tasks: Annotated[list[str], AfterValidator(check_tasks)] = Field(
         min_length=1, description="what the server may have trained here"
     )
+    plugins: list[str] = Field([], description="Python files that register methods, networks, tasks and so on")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     cache: str = Field("cache", description="decoded images")
     state: str = Field("state", description="what is kept between rounds")
@@ -142,6 +144,8 @@ class SiteKit:
     @classmethod
     def open(cls, folder: Path) -> SiteKit:
         """Read it, or say what is wrong with it."""
+        named = read_toml(folder / SITE).get("plugins", [])
+        load_plugins(folder / file for file in plugins_in({"plugins": {"files": named}}))  # tasks may come from them
         settings = read_part(SiteSettings, folder / SITE)
         federation = read_federation(folder)
         if settings.name not in federation.sites:

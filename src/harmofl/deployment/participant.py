@@ -34,7 +34,7 @@ from harmofl.states import snapshot
 logger = logging.getLogger(__name__)
 
 RUN = re.compile(r"[0-9a-f]{32}")
-PATHS = ("data.folder", "data.cache", "model.initial")
+PATHS = ("data.folder", "data.cache", "model.initial", "plugins.files")
 MOST_ROUNDS = 10**6
 MOST = {
     "federation.threads": 64,
@@ -181,7 +181,7 @@ def refuse_paths(wanted: Mapping[str, Any]) -> None:
     """A request may not name a place on this machine."""
     values = flatten(wanted)
     for name in PATHS:
-        if values.get(name) is not None:
+        if values.get(name):
             raise RefusalError(f"{name} names a path: where things lie here is not the server's to say")
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harmofl import registry
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
 from harmofl.files import folder_name
+from harmofl.plugins import load_plugins, plugins_in
 from harmofl.settings import Tree, flatten, merge, read_toml
 
 Name = Annotated[str, Field(pattern="[A-Za-z0-9]", description="at least a letter or a digit, as it names a folder")]
@@ -129,7 +130,9 @@ def _extend(base: Tree, tree: Tree) -> Tree:
 
 
 def parse_plan(tree: Tree) -> Plan:
-    """Check names, then values, then what belongs together."""
+    """Load the plugins that it names; check names, then values, then what belongs together."""
+    if isinstance(tree.get("settings"), dict):
+        load_plugins(plugins_in(tree["settings"]))
     _check_fields(Plan, tree)
     tree = tree | {"rows": _expand_rows(tree.get("rows", [])), "variations": tree.get("variations", [])}
     for field, model in (("rows", Row), ("variations", Variation)):

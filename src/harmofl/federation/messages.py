@@ -60,8 +60,8 @@ class Reply:
 
 
 def as_sent(settings: Settings) -> dict[str, Any]:
-    """Settings as they travel: where the model to start from lies is the server's own, and its weights are sent."""
-    return settings.with_values("model", initial=None).model_dump(mode="json")
+    """Settings as they travel, without paths of the server's: the weights of the model to start from are sent."""
+    return settings.with_values("model", initial=None).with_values("plugins", files=[]).model_dump(mode="json")
 
 
 Message = TypeVar("Message", Request, Reply)

@@ -11,7 +11,7 @@ from pathlib import Path
 from harmofl import registry
 from harmofl.devices import num_cores
 from harmofl.federation.transports import InProcess
-from harmofl.federation.workers import Workers
+from harmofl.federation.workers import Workers, code_to_carry
 from harmofl.methods.method import Method
 from harmofl.settings import Settings
 
@@ -24,9 +24,9 @@ def num_workers(settings: Settings, method: Method) -> int:
 
 
 def hindrance(method: Method) -> str:
-    """Say why a method cannot reach worker processes, which import its pieces; empty if it can."""
+    """Say why a method, or what a script has registered, cannot reach worker processes; empty if it can."""
     try:
-        pickled = pickle.dumps(method)
+        pickled = code_to_carry(method)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return str(error)
     main = sys.modules["__main__"]

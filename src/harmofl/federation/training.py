@@ -15,9 +15,10 @@ from harmofl.federation.server import Server, check_pieces, start_from
 from harmofl.federation.simulation import hindrance, num_workers, simulated
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
+from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import read_description
-from harmofl.settings import Settings, read_toml, resolve
+from harmofl.settings import Settings, nest, read_toml, resolve
 from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
 
 Watch = Callable[[Record], None]
@@ -51,6 +52,7 @@ def train(
     given = {"seed": seed, "federation.workers": workers, "device": device, "data.folder": folder}
     overrides |= {name: value for name, value in given.items() if value is not None}
     file = read_toml(Path(config)) if config else {}
+    load_plugins([*plugins_in(file), *plugins_in(nest(overrides))])
     resolved, chosen = resolve(task, method, preset, file, overrides)
     if resolved.data.folder:
         resolved = resolved.with_values("data", folder=os.path.abspath(resolved.data.folder))
@@ -103,5 +105,5 @@ def run_federation(
 def _check_method_travels(method: Method, settings: Settings) -> None:
     """Raise an error if a method cannot be sent to worker processes."""
     if num_workers(settings, method) > 1 and (reason := hindrance(method)):
-        hint = "its pieces must be defined at the top of a file (no lambda), or use workers=1"
+        hint = "it and what is registered must be defined at the top of a file (no lambda), or use workers=1"
         raise UsageError(f"{method.name} cannot be sent to worker processes: {hint} ({reason})")

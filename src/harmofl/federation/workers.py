@@ -26,6 +26,7 @@ from harmofl.errors import DiskError
 from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
 from harmofl.federation.transports import Clients
 from harmofl.methods.method import Method
+from harmofl.plugins import load_plugins
 from harmofl.settings import Settings
 
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses")
@@ -46,16 +47,21 @@ def worker_context() -> Any:
     return context
 
 
+def code_to_carry(method: Method) -> bytes:
+    """What worker processes need beside settings: the method, and what a script has registered."""
+    return pickle.dumps((method, registry.entries_to_carry()))
+
+
 class Worker:
     """A process that answers for sites, one request at a time, in the encoding that travels between machines."""
 
     def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
-        context = worker_context()
+        context, code = worker_context(), code_to_carry(method)
         self.connection, other_end = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_serve, args=(other_end, settings, method, folder), daemon=True
+            target=_serve, args=(other_end, settings, code, folder), daemon=True
         )
-        with interrupts_held(), main_script_hidden(unless_in=method):
+        with interrupts_held(), main_script_hidden(unless_in=code):
             self.process.start()
         other_end.close()
         self.known: set[str] = set()
@@ -150,11 +156,15 @@ class Workers:
             worker.stop()
 
 
-def _serve(connection: Connection, settings: Settings, method: Method, folder: Path) -> None:
+def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path) -> None:
     """A worker's life: answer requests until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(settings.federation.threads)
+    load_plugins(settings.plugins.files)  # before what is defined there is unpickled
+    method, entries = pickle.loads(code)
+    for entry in entries:
+        registry.register(entry)
     clients = Clients(settings, method, folder)
     while True:
         try:
@@ -193,9 +203,9 @@ def interrupts_held() -> Iterator[None]:
 
 
 @contextmanager
-def main_script_hidden(unless_in: Method) -> Iterator[None]:
-    """Keep a new process from running the user's script again, unless the method is defined there."""
-    if b"__main__" in pickle.dumps(unless_in):
+def main_script_hidden(unless_in: bytes) -> Iterator[None]:
+    """Keep a new process from running the user's script again, unless what it needs is defined there."""
+    if b"__main__" in unless_in:
         yield
         return
     script = sys.modules["__main__"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
         "synthetic": settings.data.is_synthetic,
         "training_images": _describe_training_images(task, settings.data),
         "settings": settings_to_share(settings),
+        "plugins": [Path(file).name for file in settings.plugins.files],
         "version": __version__,
     }
     write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
@@ -77,6 +78,7 @@ def settings_to_share(settings: Settings) -> dict[str, Any]:
     own = ("folder", "cache", "annotations")
     values["data"] = {name: value for name, value in values["data"].items() if name not in own}
     values["model"] = {name: value for name, value in values["model"].items() if name != "initial"}
+    del values["plugins"]
     return values
 
 
@@ -120,12 +122,12 @@ def open_model(folder: Path, site: str | None = None, method: Method | None = No
     """
     description = read_description(folder)
     folder = _folder_of_site(folder, description, site)
-    task = registry.tasks.find(str(description["task"]))
     try:
+        task = registry.tasks.find(str(description["task"]))
         settings, method = resolve(method=method, file=description["settings"])
     except UsageError as error:
-        hint = "; a method of your own must be registered first, with harmofl.register"
-        raise UsageError(f"{folder}: {error}{hint if 'unknown method' in str(error) else ''}") from None
+        hint = _plugin_hint(description) if str(error).startswith("unknown") else ""
+        raise UsageError(f"{folder}: {error}{hint}") from None
     model = task.build_model(settings, method)
     path = folder / "model.safetensors"
     try:
@@ -135,6 +137,13 @@ def open_model(folder: Path, site: str | None = None, method: Method | None = No
     except RuntimeError as error:
         raise UsageError(f"{path}: does not fit model.json: {first_misfit(error)}") from None
     return TrainedModel(model.eval(), task, settings, method)
+
+
+def _plugin_hint(description: Mapping[str, Any]) -> str:
+    """Where something unknown may come from: a model folder never runs code by itself."""
+    files = [str(name) for name in description.get("plugins", [])]
+    named = f"the model was trained with {', '.join(files)}: " if files else "if it is your own, "
+    return f"; {named}load its file first, with --plugin or harmofl.load_plugin"
 
 
 def has_one_model(folder: Path) -> bool:

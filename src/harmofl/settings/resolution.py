@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from harmofl import registry
 from harmofl.errors import UsageError, unknown_name
+from harmofl.plugins import loaded_plugins, plugins_in
 from harmofl.settings.schema import FOUND_IN_DATA, Settings, validate
 from harmofl.settings.trees import Tree, flatten, merge, nest
 
@@ -46,7 +48,8 @@ def resolve(
     for layer in (base, nest({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
         tree = merge(tree, layer)
     names = {"task": chosen_task.name, "preset": preset, "method": {"name": chosen.key} | chosen.settings}
-    settings = validate(tree | names)
+    files = {"files": list(dict.fromkeys([*map(os.path.abspath, plugins_in(tree)), *loaded_plugins()]))}
+    settings = validate(tree | names | {"plugins": merge(tree.get("plugins", {}), files)})
     _check_requirements(settings, chosen)
     chosen_task.check(settings)
     return settings, chosen

@@ -165,6 +165,12 @@ class FederationSettings(Section):
     threads: Positive = Field(1, description="threads per worker; results depend on it")
 
 
+class PluginSettings(Section):
+    """Code of the user's own."""
+
+    files: list[str] = Field([], description="Python files that register methods, networks, tasks and so on")
+
+
 class Settings(Section):
     """Every setting of a run."""
 
@@ -177,6 +183,7 @@ class Settings(Section):
     method: dict[str, Any]
     training: TrainingSettings = TrainingSettings()
     federation: FederationSettings = FederationSettings()
+    plugins: PluginSettings = PluginSettings()
 
     def with_values(self, section: str, **values: Any) -> Settings:
         """The same settings with other values in one section, which are not checked again."""
@@ -195,6 +202,7 @@ FREE_TO_CHANGE = (
     "federation.quorum",
     "data.cache",
     "data.min_images_for_amplitude",
+    "plugins.files",
 )
 """Settings that a resumed run may change, as they do not change its results."""
 

@@ -1,0 +1,106 @@
+"""docs/extending.md: every file on the page is run as it stands there."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from folders import blob, picture
+from harmofl import registry
+from harmofl.cli import app
+from harmofl.inference.export import export_model
+from harmofl.runs.folder import RunFolder
+
+PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
+TINY = ("--preset", "smoke", "--workers", "1", "--set", "data.size=16", "--quiet")
+NUCLEI = ("--task", "nuclei", "--method", "fedavg", "--set", "data.images=10", *TINY)
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_registries")]
+
+
+@pytest.fixture
+def page_file(tmp_path: Path) -> Path:
+    """The folder with the files of the page."""
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        if named := re.match(r'"""(my_\w+\.py):', code):
+            (tmp_path / named[1]).write_text(code)
+    return tmp_path
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_network_trains_and_its_card_says_what_it_gives(page_file: Path) -> None:
+    out = page_file / "run"
+    run(
+        "train",
+        "--plugin",
+        page_file / "my_network.py",
+        *NUCLEI,
+        "--set",
+        "model.network=three-convolutions",
+        "--out",
+        out,
+    )
+    path = export_model(out, "torchscript", None, None)
+    card = (path.parent / "MODEL.md").read_text()
+    assert "Gives the class of every pixel (0 = background, 1 = nucleus)" in card
+    assert "| network | three-convolutions, 4 first features, batch norm |" in card
+
+
+def test_a_loss_trains(page_file: Path) -> None:
+    run(
+        "train",
+        "--plugin",
+        page_file / "my_loss.py",
+        *NUCLEI,
+        "--set",
+        "training.loss=focal",
+        "--out",
+        page_file / "run",
+    )
+    assert registry.losses.find("focal").kinds == ("classification", "segmentation")
+
+
+def test_the_lowest_of_a_score_is_selected_and_printed_in_its_unit(page_file: Path) -> None:
+    out = page_file / "run"
+    chosen = ["training.score=area-error", "training.rounds=3", "training.learning_rate=0.05"]
+    options = [word for setting in chosen for word in ("--set", setting)]
+    printed = run("train", "--plugin", page_file / "my_score.py", *NUCLEI, *options, "--out", out)
+    records = [json.loads(line) for line in RunFolder(out).records.read_text().splitlines()]
+    val = [record for record in records if record["phase"] == "val"]
+    means = {
+        number: np.mean([record["metric"] for record in val if record["round"] == number])
+        for number in {record["round"] for record in val}
+    }
+    summary = RunFolder(out).read_summary()
+    assert summary["best_round"] == min(means, key=lambda number: means[number])
+    assert {"metric", "dice", "precision"} <= next(iter(summary["details"].values())).keys()
+    assert "area error in pixels" in printed
+    assert " %" not in printed
+    page = run("report", out)
+    text = Path(page.strip()).read_text(encoding="utf-8")
+    assert "Further left is better" in text
+    assert "Test area error in pixels" in text
+
+
+def test_a_task_reads_its_own_layout(page_file: Path) -> None:
+    data = page_file / "cells"
+    for site in ("north", "south"):
+        for number in range(12):
+            pixels, mask = blob(24, seed=number)
+            picture(data / site / f"p{number // 2}_{number}.png", pixels)
+            picture(data / site / f"p{number // 2}_{number}.mask.png", mask)
+    plugin = ("--plugin", page_file / "my_task.py")
+    checked = run("data", "check", *plugin, "--task", "cells", "--data", data, "--json")
+    assert json.loads(checked)["ok"]
+    out = page_file / "run"
+    run("train", *plugin, "--task", "cells", "--method", "fedavg", "--data", data, *TINY, "--out", out)
+    assert RunFolder(out).read_summary()["test"].keys() == {"north", "south", "average", "std"}
+    assert "cells" in run("tasks", *plugin)
