@@ -12,12 +12,12 @@ import harmofl
 from folders import segmentation_folder
 from harmofl.analysis.cases import (
     Gallery,
-    chosen_cases,
+    choose_cases,
     dice_per_image,
     dice_table,
     extremes,
     guesses,
-    telling,
+    telling_images,
 )
 from harmofl.errors import UsageError
 from harmofl.experiments.finding import find_runs
@@ -67,9 +67,9 @@ def test_a_classifier_shows_what_it_is_sure_of_and_what_not() -> None:
     gaps = torch.tensor([5.0, -4.0, 0.1, 80.0, -90.0, 2.0])  # of logits: positive for class 0
     logits = torch.stack([gaps, torch.zeros(6)], dim=1)
     truth = torch.tensor([0, 0, 1, 0, 1, 1])
-    found = telling(logits, truth)
+    found = telling_images(logits, truth)
     assert found == {"surest and right": [4, 3], "least sure": [2, 5], "surest and wrong": [1, 5]}
-    assert telling(logits[:1], truth[:1])["surest and wrong"] == []
+    assert telling_images(logits[:1], truth[:1])["surest and wrong"] == []
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_scores_per_image_average_to_those_of_the_run_also_with_a_model_per_site
 def test_a_case_holds_every_methods_mask_and_the_score_it_was_chosen_by(runs: dict[str, Path]) -> None:
     gallery = Gallery(find_runs(list(runs.values())))
     scores, _ = dice_table(gallery)
-    best, median, worst = chosen_cases(gallery, scores, range(scores.shape[1]))
+    best, median, worst = choose_cases(gallery, scores, range(scores.shape[1]))
     assert best.mean >= median.mean >= worst.mean
     for case in (best, median, worst):
         column = gallery.places.index(case.place)

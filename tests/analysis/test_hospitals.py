@@ -10,7 +10,7 @@ from harmofl.analysis import hospitals as module
 from harmofl.analysis.hospitals import (
     BEFORE,
     Hospitals,
-    chosen,
+    choose,
     embedding,
     first_of_same,
     harmonization,
@@ -75,15 +75,15 @@ def test_the_probe_tells_brighter_sites_apart_until_the_means_are_shared(tmp_pat
 
 def test_images_are_drawn_where_they_are_many(histology: Hospitals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_IMAGES", 7)
-    assert len(histology.some("hospital-1")) == 7
-    assert torch.equal(histology.some("hospital-1").groups, histology.some("hospital-1").groups)
+    assert len(histology.some("hospital-1")[0]) == 7
+    assert torch.equal(histology.some("hospital-1")[0].groups, histology.some("hospital-1")[0].groups)
 
 
 def test_images_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = opened().some("hospital-0").load(torch.arange(3)).images
+    first = opened().some("hospital-0")[0].load(torch.arange(3)).images
     monkeypatch.setattr(module, "LARGEST_KEPT", 1)
     hospitals = opened()
-    assert torch.equal(hospitals.some("hospital-0").load(torch.arange(3)).images, first)
+    assert torch.equal(hospitals.some("hospital-0")[0].load(torch.arange(3)).images, first)
     assert not hospitals._kept
 
 
@@ -91,17 +91,18 @@ def test_a_patient_is_one_whatever_is_split(tmp_path: Path) -> None:
     by_image = {"data.split_by": "image"}
     phantom = opened(**by_image, **{"data.images": 24})
     whole = phantom._source.whole("hospital-0")
-    found = phantom.some("hospital-0")
-    assert len(found.groups.unique()) == len(whole.groups.unique()) < len(whole)
+    images, names = phantom.some("hospital-0")
+    assert names == [f"image {number + 1}" for number in range(len(whole))]
+    assert len(images.groups.unique()) == len(whole.groups.unique()) < len(whole)
     folder = segmentation_folder(tmp_path, patients=4, images=3, size=32)
-    assert len(opened("segmentation", folder, **by_image).some("site-0").groups.unique()) == 4
+    assert len(opened("segmentation", folder, **by_image).some("site-0")[0].groups.unique()) == 4
 
 
 def test_patients_are_numbered_part_by_part() -> None:
     """As in earlier versions, so that the same probe deals out the same folds."""
     hospitals = opened()
     groups = joined(hospitals.parts("hospital-0")).groups
-    assert torch.equal(hospitals.some("hospital-0").groups, groups)
+    assert torch.equal(hospitals.some("hospital-0")[0].groups, groups)
     assert first_of_same(torch.tensor([0, 1, 2, 3]), torch.tensor([7, 5, 7, 5])).tolist() == [0, 1, 0, 1]
 
 
@@ -115,12 +116,12 @@ def test_the_chosen_image_is_of_the_kind_and_of_median_brightness() -> None:
     images = LabelledImages(
         brightness[:, None, None, None].expand(5, 1, 2, 2), torch.tensor([0, 1, 1, 1, 0]), torch.arange(5)
     )
-    found = chosen(images, brightness, images.targets == 1)
-    assert found is not None
-    assert found.brightness == pytest.approx(0.5)
-    assert found.out_of == 3
-    assert float(found.image[0, 0, 0]) == pytest.approx(0.5)
-    assert chosen(images, brightness, images.targets == 2) is None
+    chosen = choose(images, "abcde", brightness, images.targets == 1)
+    assert chosen is not None
+    assert (chosen.name, chosen.out_of) == ("b", 3)
+    assert chosen.brightness == pytest.approx(0.5)
+    assert float(chosen.image[0, 0, 0]) == pytest.approx(0.5)
+    assert choose(images, "abcde", brightness, images.targets == 2) is None
 
 
 def test_an_image_with_an_empty_mask_is_of_another_kind() -> None:

@@ -85,7 +85,7 @@ def test_a_plane_grows_at_most_so_often(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     result = landscape([tmp_path / "run"], tmp_path / "out", growths=1, watch=seen.append, **options)
     fixed = landscape([tmp_path / "run"], tmp_path / "fixed", growths=0, **options)
-    open_before = {name for name, view in fixed.views.items() if view.is_open.any()}
+    open_before = {name for name, view in fixed.views.items() if view.is_open.any() and name != "near"}
     assert "drift" in open_before  # after one round the sites descend beyond the plane of their first steps
     for name, view in result.views.items():
         assert len(view.axis) == (13 if name in open_before else 9)

@@ -112,7 +112,8 @@ def test_corners_of_a_surface_are_the_points_that_were_computed() -> None:
 def test_table_says_how_large_planes_are_and_whose_lowest_loss_lies_outside() -> None:
     text = landscape_table.to_markdown(landscape(views={"near": view(), "drift": view("drift", 0.1, 13)}))
     assert "Plane near: 9 × 9 points, 0.5 from the model to each side. The lowest loss lies at its edge" in text
-    assert "for FedAvg at C$; HarmoFL at C$." in text
+    assert "falls further outside (the wide plane shows where) for FedAvg at C$; HarmoFL at C$." in text
+    assert "falls further outside for FedAvg at C$; HarmoFL at C$." in text
     inside = replace(view(), losses=view().losses[:, [0, 0, 0]])
     assert "every lowest loss lies inside" in landscape_table.to_markdown(
         landscape(views={"near": inside, "drift": inside})

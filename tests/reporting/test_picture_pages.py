@@ -21,7 +21,7 @@ from harmofl.errors import RunError, UsageError
 from harmofl.experiments.report import write_report
 from harmofl.reporting import gallery
 from harmofl.reporting.appearance_figures import _scale
-from harmofl.reporting.case_figures import AGREED, FALSE_ALARM, MISSED, WRONG_CLASS, marked, short_method
+from harmofl.reporting.case_figures import FALSE_ALARM, FOUND, MISSED, WRONG_CLASS, mark_mask, short_method
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.pictures import Page, write_pictures
 from harmofl.reporting.sheets import lines_of, picture
@@ -68,7 +68,10 @@ def test_own_images_of_any_kind_are_drawn_with_any_bands(tmp_path: Path) -> None
     assert "Images: masks" in (tmp_path / "one" / "pictures.md").read_text()
     labels = classification_folder(tmp_path / "labels", sites=7, images=10, classes=("a", "b", "c"))
     api.pictures(out=tmp_path / "two", task="classification", data=labels, preset="smoke", bands=["none"])
-    assert set(written(tmp_path / "two")["chosen"]["site-6"]) == {"example", "a", "b", "c"}
+    chosen = written(tmp_path / "two")["chosen"]["site-6"]
+    assert set(chosen) == {"example", "a", "b", "c"}
+    assert chosen["a"]["name"].endswith(".png")
+    assert f">{chosen['a']['name']}</text>" in (tmp_path / "two" / "samples.svg").read_text()
 
 
 def test_what_cannot_be_drawn_is_named(tmp_path: Path) -> None:
@@ -109,6 +112,8 @@ def test_segmentations_of_every_method_stand_beside_the_truth(nuclei: dict[str, 
         assert best["mean_dice"] == pytest.approx(np.mean(list(best["dice"].values())))
     assert {case["site"] for case in numbers["cases"]["segmentations-2-tnbc"]} == {"TNBC"}
     assert list(best["dice"]) == ["FedAvg", "local"]
+    assert best["name"] == f"image {best['test_image']}"
+    assert f">{best['name']}</text>" in (tmp_path / "segmentations-2-tnbc.svg").read_text()
 
 
 def test_classes_of_every_method_are_drawn_with_how_sure_they_are(tmp_path: Path) -> None:
@@ -123,14 +128,14 @@ def test_what_was_found_and_missed_differs_in_colour_and_in_lightness() -> None:
     from matplotlib.colors import to_rgb
 
     found, truth = torch.tensor([[1, 1, 0], [0, 2, 0]]), torch.tensor([[1, 0, 1], [0, 1, 0]])
-    shown = marked(np.ones((2, 3, 3)), found, truth)
-    assert shown[0].tolist() == [list(to_rgb(colour)) for colour in (AGREED, FALSE_ALARM, MISSED)]
+    shown = mark_mask(np.ones((2, 3, 3)), found, truth)
+    assert shown[0].tolist() == [list(to_rgb(colour)) for colour in (FOUND, FALSE_ALARM, MISSED)]
     assert shown[1].tolist() == [[1, 1, 1], list(to_rgb(WRONG_CLASS)), [1, 1, 1]]
-    grey = sorted(
-        np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in (AGREED, FALSE_ALARM, MISSED, WRONG_CLASS)
-    )
+    grey = sorted(np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in (FOUND, FALSE_ALARM, MISSED, WRONG_CLASS))
     assert min(np.diff([*grey, 1.0])) > 0.1
-    assert grey[-1] < marked(np.zeros((1, 1, 3)), torch.zeros(1, 1), torch.zeros(1, 1)).min()  # the darkest behind them
+    assert (
+        grey[-1] < mark_mask(np.zeros((1, 1, 3)), torch.zeros(1, 1), torch.zeros(1, 1)).min()
+    )  # the darkest behind them
 
 
 def test_only_with_several_classes_one_can_be_taken_for_another() -> None:

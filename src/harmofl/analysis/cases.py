@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from harmofl import registry
 from harmofl.analysis.hospitals import has_colours
+from harmofl.analysis.image_names import image_name
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
@@ -40,6 +42,8 @@ class Place:
     site: str
     number: int
     """Among the site's test images, from 0 on."""
+    name: str
+    """Of its file, or its number."""
 
 
 class Gallery:
@@ -50,9 +54,9 @@ class Gallery:
         self.task = registry.tasks.find(runs[0].task)
         self.device = device
         self._watch = watch
-        source, self.settings = open_images(self.task, runs[0].full_settings, watch)
+        self._source, self.settings = open_images(self.task, runs[0].full_settings, watch)
         self.sites = self.task.sites_of(self.settings.data)
-        self.images: dict[str, ImageSet] = {site: source.parts(site)[2] for site in self.sites}
+        self.images: dict[str, ImageSet] = {site: self._source.parts(site)[2] for site in self.sites}
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -64,10 +68,14 @@ class Gallery:
         """Whether an image's channels are colours."""
         return has_colours(self.task, self.settings.data)
 
-    @property
+    @cached_property
     def places(self) -> list[Place]:
         """Every test image, site by site."""
-        return [Place(site, number) for site, images in self.images.items() for number in range(len(images))]
+        return [
+            Place(site, number, image_name(self._source, site, images, number))
+            for site, images in self.images.items()
+            for number in range(len(images))
+        ]
 
     def image(self, place: Place) -> LabelledImages:
         """One test image with its truth."""
@@ -111,10 +119,10 @@ def _logits(model: Model, batch: LabelledImages) -> Tensor:
 
 def dice_per_image(logits: Tensor, truth: Tensor) -> Tensor:
     """The Dice score of each image (N,), the mean over foreground classes."""
-    found = logits.argmax(dim=1)
+    labels = logits.argmax(dim=1)
     scores = []
     for label in range(1, logits.shape[1]):
-        predicted, true = (found == label).flatten(1), (truth == label).flatten(1)
+        predicted, true = (labels == label).flatten(1), (truth == label).flatten(1)
         counts = (predicted & true, predicted & ~true, ~predicted & true)
         scores.append(dice(*(count.sum(dim=1).double() for count in counts)))
     return torch.stack(scores).mean(dim=0)
@@ -163,19 +171,19 @@ class Case:
         return float(np.mean(list(self.scores.values())))
 
 
-def chosen_cases(gallery: Gallery, scores: Scores, among: Sequence[int]) -> list[Case]:
-    """The best, the median and the worst of some test images."""
+def choose_cases(gallery: Gallery, scores: Scores, among: Sequence[int]) -> list[Case]:
+    """Choose the best, the median and the worst of some test images."""
     return [_case(gallery, word, column, scores) for word, column in extremes(scores, among).items()]
 
 
 def _case(gallery: Gallery, word: str, column: int, scores: Scores) -> Case:
     place = gallery.places[column]
-    found = gallery.image(place)
+    loaded = gallery.image(place)
     return Case(
         word,
         place,
-        found.images[0],
-        found.targets[0],
+        loaded.images[0],
+        loaded.targets[0],
         {run.title: gallery.output(run, place).argmax(dim=0) for run in gallery.runs},
         {run.title: float(score) for run, score in zip(gallery.runs, scores[:, column], strict=True)},
     )
@@ -203,7 +211,7 @@ class Guess:
         return int(np.argmax(self.probabilities))
 
 
-def telling(logits: Tensor, truth: Tensor) -> dict[str, list[int]]:
+def telling_images(logits: Tensor, truth: Tensor) -> dict[str, list[int]]:
     """Places of images that show most of a classifier; it is surer, the further its first class is ahead.
 
     The gap between the two highest logits does not end at 1, where the probabilities of many images do.
@@ -228,7 +236,7 @@ def guesses(gallery: Gallery, run: FinishedRun) -> dict[str, list[Guess]]:
     probabilities = logits.double().softmax(dim=1)
 
     def guess(column: int) -> Guess:
-        found = gallery.image(places[column])
-        return Guess(places[column], found.images[0], int(truth[column]), tuple(probabilities[column].tolist()))
+        image = gallery.image(places[column]).images[0]
+        return Guess(places[column], image, int(truth[column]), tuple(probabilities[column].tolist()))
 
-    return {kind: [guess(column) for column in columns] for kind, columns in telling(logits, truth).items()}
+    return {kind: [guess(column) for column in columns] for kind, columns in telling_images(logits, truth).items()}

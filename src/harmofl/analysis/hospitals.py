@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harmofl import registry
 from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
+from harmofl.analysis.image_names import image_name
 from harmofl.data.folder import ImageFolder, drawn, silent
 from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
 from harmofl.devices import choose_device
@@ -84,14 +85,19 @@ class Hospitals:
             self._kept[site] = parts
         return parts
 
-    def some(self, site: str) -> ImageSet:
-        """Images of a site, of all three parts, drawn at random if they are many; a group is a patient."""
+    def some(self, site: str) -> tuple[ImageSet, list[str]]:
+        """Images of a site, of all three parts, drawn at random if they are many, and their names.
+
+        A group of them is a patient.
+        """
         parts = self.parts(site)
         images = joined(parts)
         assert isinstance(images, LabelledImages | JoinedImages)
         patients = self._patients(site, torch.cat([part.groups for part in parts]))
         images = replace(images, groups=first_of_same(images.groups, patients))  # in two parts they were two patients
-        return images.at(drawn(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site))
+        places = drawn(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site)
+        names = [image_name(self._source, site, images, place) for place in places.tolist()]
+        return images.at(places), names
 
     def _patients(self, site: str, groups: Tensor) -> Tensor:
         """Whose images they are: split by image, a folder's groups are its samples, whoever they are of."""
@@ -162,6 +168,8 @@ def _step(what: str, done: int, total: int) -> dict[str, Any]:
 class Chosen:
     """An image that stands for others: its mean intensity is their median."""
 
+    name: str
+    """Of its file, or its number."""
     image: Tensor
     """(C, H, W)."""
     target: Tensor
@@ -175,14 +183,14 @@ def median_place(values: Tensor) -> int:
     return int(values.argsort(stable=True)[(len(values) - 1) // 2])
 
 
-def chosen(images: ImageSet, brightness: Tensor, members: Tensor) -> Chosen | None:
-    """Of some members of a set, the one of median brightness; None if there is no member."""
+def choose(images: ImageSet, names: Sequence[str], brightness: Tensor, members: Tensor) -> Chosen | None:
+    """Choose, of some members of a set, the one of median brightness; None if there is no member."""
     places = members.nonzero().flatten()
     if not len(places):
         return None
     place = places[median_place(brightness[places])]
-    found = images.load(place[None])
-    return Chosen(found.images[0], found.targets[0], float(brightness[place]), len(places))
+    loaded = images.load(place[None])
+    return Chosen(names[int(place)], loaded.images[0], loaded.targets[0], float(brightness[place]), out_of=len(places))
 
 
 def kinds_in(batch: LabelledImages) -> Tensor:
@@ -214,7 +222,7 @@ class Look:
 
 def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNormalization]) -> Look:
     """Choose images of a site and describe all that were drawn, as they are and harmonized."""
-    images = hospitals.some(site)
+    images, image_names = hospitals.some(site)
     brightness, kinds = [], []
     described: dict[str, list[Tensor]] = {name: [] for name in ((BEFORE, *layers) if layers else ())}
     for batch in hospitals.batches(images):
@@ -225,12 +233,12 @@ def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNorma
     means, kind = torch.cat(brightness), torch.cat(kinds)
     is_classification = hospitals.task.kind == "classification"
     telling = kind >= 0 if is_classification or not kind.any() else kind > 0
-    example = chosen(images, means, telling)
+    example = choose(images, image_names, means, telling)
     assert example is not None  # a site has images
     names = hospitals.classes if is_classification else ()
-    samples = {name: chosen(images, means, kind == number) for number, name in enumerate(names)}
-    found = {name: torch.cat(parts) for name, parts in described.items()}
-    return Look(site, example, samples or {"": example}, found, images.groups)
+    samples = {name: choose(images, image_names, means, kind == number) for number, name in enumerate(names)}
+    values = {name: torch.cat(parts) for name, parts in described.items()}
+    return Look(site, example, samples or {"": example}, values, images.groups)
 
 
 def harmonized(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:

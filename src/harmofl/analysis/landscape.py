@@ -2,8 +2,8 @@
 
 Three planes through the model: `near` and `wide` (8 × wider) in two random filter-normalized directions, the same draw
 for all runs, and `drift`, the plane that holds most of the paths that the sites take from here. The random planes show
-the model as it is used, in eval mode; the drift plane shows what the sites descend, batch norm on each batch. A plane
-grows until the lowest loss of every run and site lies inside it.
+the model as it is used, in eval mode; the drift plane shows what the sites descend, batch norm on each batch. The
+wide plane and the drift plane grow until the lowest loss of every run and site lies inside.
 """
 
 from __future__ import annotations

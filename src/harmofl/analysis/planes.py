@@ -1,7 +1,8 @@
 """The losses of runs on planes through their models: two random ones, and that of the sites' own paths.
 
-A plane starts small and grows, at most a few times, until the lowest loss of every run and site lies inside it. Each
-growth doubles its reach and keeps every point that was computed: the new ones stand twice as far apart, outside.
+The near plane keeps its reach, which is that of the sharpness. The wide one, in the same directions, and the plane of
+the paths grow, at most a few times, until the lowest loss of every run and site lies inside. Each growth doubles the
+reach and keeps every point that was computed: the new ones stand twice as far apart, outside.
 """
 
 from __future__ import annotations
@@ -74,9 +75,8 @@ class Progress:
 def random_views(looks: Sequence[Look], options: Options, progress: Progress) -> Iterator[View]:
     """Yield the near and the wide plane."""
     planes = [random_plane(look.networks[0], options.seed) for look in looks]
-    for name, span in (("near", options.span), ("wide", options.span * WIDER)):
-        axis = grid_axis(span, options.points)
-        yield view_of(name, looks, planes, axis, evaluating, options.growths, progress)
+    for name, span, growths in (("near", options.span, 0), ("wide", options.span * WIDER, options.growths)):
+        yield view_of(name, looks, planes, grid_axis(span, options.points), evaluating, growths, progress)
 
 
 def random_plane(network: Network, seed: int) -> Plane:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from harmofl.data.preparation import Planes
 from harmofl.data.scans import Geometry, Mask
 from harmofl.files import write_whole
+from harmofl.labels import font_file, readable, shorten
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -41,6 +42,7 @@ SMALLEST, LARGEST, CELL = 512, 2048, 300
 """The longer side of a picture is brought between the first two, that of a slice to the last."""
 MOST_SLICES, COLUMNS = 12, 4
 GAP, TEXT, LINE = 10, 15, 23
+LONGEST_NAME = 40
 
 
 def colour_of(number: int) -> Colour:
@@ -54,7 +56,7 @@ def write_overlay(
     """Draw labels (S, H, W) on slices (S, C, H, W) and write a PNG."""
     aspect = pixel_aspect(geometry)
     if len(labels) == 1:
-        picture = _captioned(_marked(planes[0], labels[0], aspect), classes)
+        picture = _captioned(draw_slice(planes[0], labels[0], aspect), classes)
     else:
         picture = _montage(name, planes, labels, classes, aspect)
     buffer = io.BytesIO()
@@ -71,7 +73,7 @@ def pixel_aspect(geometry: Geometry) -> float:
     return float(seen[1] / seen[0])
 
 
-def _marked(plane: Planes, labels: Mask, aspect: float, longest: int | None = None) -> Picture:
+def draw_slice(plane: Planes, labels: Mask, aspect: float, longest: int | None = None) -> Picture:
     """One slice with the outlines of its classes, at a size at which they can be seen."""
     from PIL import Image
 
@@ -80,8 +82,21 @@ def _marked(plane: Planes, labels: Mask, aspect: float, longest: int | None = No
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     image = np.asarray(Image.fromarray(_colours(plane)).resize(size, Image.Resampling.BICUBIC))
-    mask = np.asarray(Image.fromarray(labels).resize(size, Image.Resampling.NEAREST))
-    return Image.fromarray(_drawn(image, mask, thickness=max(1, round(side / 300))))
+    return Image.fromarray(draw_labels(image, resize_labels(labels, size), thickness=max(1, round(side / 300))))
+
+
+def resize_labels(labels: Mask, size: tuple[int, int]) -> Mask:
+    """Bring labels (H, W) to a size (width, height); where they shrink, a class stays that covers any of a pixel."""
+    from PIL import Image
+
+    if size[0] >= labels.shape[1] and size[1] >= labels.shape[0]:
+        return np.asarray(Image.fromarray(labels).resize(size, Image.Resampling.NEAREST))
+    numbers = [0, *np.unique(labels[labels > 0]).tolist()]
+    parts = [Image.fromarray((labels == number).astype(np.float32)) for number in numbers[1:]]
+    covered = [np.asarray(part.resize(size, Image.Resampling.BOX)) for part in parts]
+    stacked = np.stack([np.full(size[::-1], 1e-6), *covered])
+    chosen: Mask = np.asarray(numbers, dtype=labels.dtype)[stacked.argmax(axis=0)]
+    return chosen
 
 
 def _colours(plane: Planes) -> NDArray[np.uint8]:
@@ -91,24 +106,25 @@ def _colours(plane: Planes) -> NDArray[np.uint8]:
     return np.ascontiguousarray(eight_bits.astype(np.uint8).transpose(1, 2, 0))
 
 
-def _drawn(image: NDArray[np.uint8], labels: Mask, thickness: int) -> NDArray[np.uint8]:
+def draw_labels(image: NDArray[np.uint8], labels: Mask, thickness: int) -> NDArray[np.uint8]:
+    """Tint every class and draw its outline around it, on background, so that nothing thin is covered."""
     drawn = image.astype(np.float32)
+    background = labels == 0
+    halo = grow(~background, thickness + 1) & background
+    drawn[halo] *= 0.4  # the dark rim of the lines: seen on bright images too
     for number in np.unique(labels[labels > 0]):
         inside, colour = labels == number, np.array(colour_of(int(number)), dtype=np.float32)
-        outline = inside & ~_shrunk(inside, thickness)
         drawn[inside] = (1 - FILL) * drawn[inside] + FILL * colour
-        drawn[outline] = colour
-    halo = ~_shrunk(labels == 0, 1) & (labels == 0)
-    drawn[halo] *= 0.4  # a dark line around: seen on bright images too
+        touching = inside & grow(~background & ~inside, 1)  # between two classes there is no background
+        drawn[touching | (grow(inside, thickness) & background)] = colour
     return np.rint(drawn).astype(np.uint8)
 
 
-def _shrunk(inside: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
-    """Without the pixels so near to the outside; the image's border is no outside."""
-    for _ in range(steps):
-        wide = np.pad(inside, 1, mode="edge")
-        inside = inside & wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]
-    return inside
+def grow(inside: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
+    """Add the pixels that are so near to a region."""
+    from scipy.ndimage import binary_dilation
+
+    return np.asarray(binary_dilation(inside, iterations=steps))
 
 
 def _montage(name: str, planes: Planes, labels: Mask, classes: Sequence[str], aspect: float) -> Picture:
@@ -117,10 +133,11 @@ def _montage(name: str, planes: Planes, labels: Mask, classes: Sequence[str], as
 
     areas = (labels > 0).sum(axis=(1, 2))
     chosen = chosen_slices(areas)
-    cells = [_marked(planes[number], labels[number], aspect, CELL) for number in chosen]
-    columns, font = min(COLUMNS, len(cells)), _font(TEXT)
+    cells = [draw_slice(planes[number], labels[number], aspect, CELL) for number in chosen]
+    columns = min(COLUMNS, len(cells))
     across, down, head = cells[0].width + GAP, cells[0].height + GAP + LINE, LINE + GAP
-    title = f"{name}: {_words(areas, len(chosen), _names(classes))}"
+    title = readable(f"{name}: {_words(areas, len(chosen), _names(classes))}")
+    font = _font(title)
     width = max(columns * across, math.ceil(font.getlength(title)) + GAP) + GAP
     sheet = Image.new("RGB", (width, head + math.ceil(len(cells) / columns) * down), PAPER)
     draw: Any = ImageDraw.Draw(sheet)
@@ -146,9 +163,10 @@ def _captioned(picture: Picture, classes: Sequence[str]) -> Picture:
 
     if len(classes) <= 2:
         return picture
-    font = _font(TEXT)
+    names = [shorten(name, LONGEST_NAME) for name in classes]
+    font = _font("".join(names))
     rows: list[list[int]] = [[]]
-    widths = {number: 2 * TEXT + math.ceil(font.getlength(classes[number])) for number in range(1, len(classes))}
+    widths = {number: 2 * TEXT + math.ceil(font.getlength(names[number])) for number in range(1, len(classes))}
     for number, width in widths.items():
         if rows[-1] and GAP + sum(widths[other] for other in rows[-1]) + width > picture.width:
             rows.append([])
@@ -161,7 +179,7 @@ def _captioned(picture: Picture, classes: Sequence[str]) -> Picture:
         left, top = GAP, picture.height + 5 + row * LINE
         for number in numbers:
             draw.rectangle((left, top + 3, left + TEXT - 5, top + TEXT - 2), fill=colour_of(number))
-            draw.text((left + TEXT, top), classes[number], fill=INK, font=font)
+            draw.text((left + TEXT, top), names[number], fill=INK, font=font)
             left += widths[number]
     return sheet
 
@@ -176,9 +194,8 @@ def _words(areas: NDArray[np.int64], shown: int, what: str) -> str:
     return f"{len(areas)} slices, {filled or 'none'} with {what}{most}"
 
 
-def _font(size: int) -> FreeTypeFont:
-    """Matplotlib's own font: it is there on every machine, and knows most alphabets."""
-    import matplotlib
+def _font(text: str) -> FreeTypeFont:
+    """The font that has most of a text's letters."""
     from PIL import ImageFont
 
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
+    return ImageFont.truetype(font_file(text), TEXT)

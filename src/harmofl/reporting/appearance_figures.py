@@ -12,7 +12,8 @@ from torch import Tensor
 
 from harmofl.analysis.appearance import FAINTEST, log_amplitudes, ring_means
 from harmofl.analysis.hospitals import BEFORE, Chosen, Embedding, Harmonization, Hospitals, Look, harmonized
-from harmofl.reporting.contact_sheet import OUTLINES
+from harmofl.labels import shorten, wrap
+from harmofl.reporting.outlines import draw_outlines
 from harmofl.reporting.sheets import MARGIN, WIDTH, Sheet, label_width, lines_of, note, picture, short, show
 from harmofl.reporting.style import INK, MUTED, RULE, line_style, styled
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 COLOURS = "viridis"
 """Of spectra: from dark to light, also in grey."""
 GAP, BLOCK_GAP, HEADING = 0.05, 0.22, 0.85
+FILE_NAME, SMALL_LETTER = 0.3, 0.062
+"""Inches below an image for two lines of its name, and of a letter of it."""
 PROFILE_HEIGHT, MOST_RINGS = 1.75, 16
 RATIOS, FINE_RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10), (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7)
 """Places of labels."""
@@ -70,7 +73,9 @@ def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[
     scale = _scale(images, found)
     for row, (look, treated) in enumerate(zip(looks, images, strict=True)):
         top = HEADING + row * (tile + GAP)
-        sheet.text(left - 0.1, top + tile / 2, short(look.site), ha="right", fontsize=9.5)
+        sheet.text(left - 0.1, top + tile / 2 - 0.08, short(look.site), ha="right", fontsize=9.5)
+        label = shorten(look.example.name, int((left - 0.15) / SMALL_LETTER))
+        sheet.text(left - 0.1, top + tile / 2 + 0.08, label, ha="right", fontsize=7.5, color=MUTED)
         for column, image in enumerate(treated):
             shift = column * (tile + GAP)
             show(sheet.tile(starts[0] + shift, top, tile), picture(image, hospitals.is_colour))
@@ -127,7 +132,7 @@ def _draw_profiles(sheet: Sheet, found: Harmonization, top: float) -> None:
         style = line_style(index) | {"markersize": 4.5, "linewidth": 1.4}
         at_zero, *around = relative_amplitudes(own, found, rings)
         axes.plot([-0.02], [at_zero], **style | {"markersize": 6.5})
-        axes.plot(frequencies, around, label=short(site), markevery=2, **style)
+        axes.plot(frequencies, around, label=shorten(site, 14), markevery=2, **style)
     axes.axvline(0, color=RULE, linewidth=1)
     _use_ratio_axis(axes)
     axes.set_xticks([-0.02, 0.1, 0.2, 0.3, 0.4, 0.5], ["0", "0.1", "0.2", "0.3", "0.4", "0.5"])
@@ -232,7 +237,8 @@ def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
     left = label_width(rows)
     lines, columns = lines_of(len(looks), MOST_COLUMNS)
     tile = min(1.75, (WIDTH - left - MARGIN - (columns - 1) * GAP) / columns)
-    block = len(rows) * (tile + GAP) + 0.34
+    pitch = tile + (FILE_NAME if is_classification else GAP)
+    block = len(rows) * pitch + 0.34 + (0 if is_classification else FILE_NAME)
     sheet = Sheet(0.42 + lines * block + 0.02, left + columns * (tile + GAP) - GAP + MARGIN)
     sheet.title(_capital(subject(hospitals)))
     for number, look in enumerate(looks):
@@ -240,36 +246,23 @@ def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
         place, top = left + column * (tile + GAP), 0.42 + line * block
         sheet.text(place + tile / 2, top + 0.16, short(look.site), fontsize=9.5, ha="center")
         for row, name in enumerate(rows):
-            axes = sheet.tile(place, top + 0.32 + row * (tile + GAP), tile)
+            height = top + 0.32 + row * pitch
+            axes = sheet.tile(place, height, tile)
             sample = look.samples[name] if is_classification else look.example
-            _draw_sample(axes, hospitals, sample, outlined=name == "truth" and not is_classification)
+            _draw_sample(axes, hospitals, sample, 72 * tile if name == "truth" and not is_classification else None)
+            if sample is not None and name != "image":  # the name of both stands below the truth
+                label = wrap(sample.name, int(tile / SMALL_LETTER))
+                sheet.text(place, height + tile + 0.03, label, fontsize=7.5, color=MUTED, va="top")
             if column == 0:
-                sheet.text(
-                    left - 0.1, top + 0.32 + row * (tile + GAP) + tile / 2, short(name), ha="right", fontsize=9.5
-                )
+                sheet.text(left - 0.1, height + tile / 2, short(name), ha="right", fontsize=9.5)
     return sheet.figure
 
 
-def _draw_sample(axes: Axes, hospitals: Hospitals, sample: Chosen | None, outlined: bool) -> None:
+def _draw_sample(axes: Axes, hospitals: Hospitals, sample: Chosen | None, points: float | None) -> None:
+    """Show an image; with its truth outlined if it is so many points wide."""
     if sample is None:
         note(axes, "none")
         return
     show(axes, picture(sample.image, hospitals.is_colour))
-    if outlined:
-        draw_outlines(axes, sample.target, len(hospitals.classes))
-
-
-def draw_outlines(axes: Axes, mask: Tensor, num_classes: int) -> None:
-    """Draw the border of every class but background."""
-    for number in range(1, num_classes):
-        outline(axes, (mask == number).numpy(), OUTLINES[(number - 1) % len(OUTLINES)])
-
-
-def outline(axes: Axes, inside: Any, colour: str) -> None:
-    """Draw the border of a mask, with a dark line beneath that is seen on bright images too."""
-    if inside.any() and not inside.all():
-        padded = np.pad(inside.astype(float), 1)  # closes what the image's border cuts
-        places = np.arange(-1, inside.shape[0] + 1), np.arange(-1, inside.shape[1] + 1)
-        axes.contour(places[1], places[0], padded, levels=[0.5], colors=[INK], linewidths=2.2)
-        axes.contour(places[1], places[0], padded, levels=[0.5], colors=[colour], linewidths=1.1)
-        axes.set(xlim=(-0.5, inside.shape[1] - 0.5), ylim=(inside.shape[0] - 0.5, -0.5))
+    if points is not None:
+        draw_outlines(axes, sample.target, len(hospitals.classes), points)

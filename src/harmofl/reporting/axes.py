@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harmofl.labels import readable, shorten_all, width_of, wrap
 from harmofl.reporting.style import INK, MUTED
 from harmofl.reporting.tables import MethodScores
 from harmofl.tasks.scores import Score
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_NAMED_ENDS, LONGEST_NAMED_END = 10, 22
 """Lines, and letters of a name, up to which names stand at the ends of lines."""
+LONGEST_IN_LEGEND, LONGEST_ROW = 36, 24
 
 
 def look_past_the_start(axes: Axes) -> None:
@@ -65,8 +67,9 @@ def use_log_axis(axes: Axes) -> None:
 
 def name_lines(figure: Figure, axes: Axes) -> None:
     """Write each line's name at its end, or all in a legend where that would be too much."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > MOST_NAMED_ENDS or max(map(len, labels)) > LONGEST_NAMED_END:
+    handles, names = axes.get_legend_handles_labels()
+    labels = [readable(name) for name in names]
+    if len(labels) > MOST_NAMED_ENDS or max(map(width_of, labels)) > LONGEST_NAMED_END:
         legend_below(figure, axes)
         return
     lines: Sequence[Any] = handles
@@ -112,8 +115,9 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
 
 def legend_below(figure: Figure, axes: Axes) -> None:
     """Name the lines below the figure, in rows of about equal length."""
-    handles, labels = axes.get_legend_handles_labels()
-    points_per_entry = 60 + 7 * max(map(len, labels))
+    handles, names = axes.get_legend_handles_labels()
+    labels = shorten_all(names, LONGEST_IN_LEGEND)
+    points_per_entry = 60 + 7 * max(map(width_of, labels))
     fitting = max(1, int(figure.get_figwidth() * 72 // points_per_entry))
     rows = math.ceil(len(labels) / fitting)
     columns = math.ceil(len(labels) / rows)
@@ -129,7 +133,7 @@ def lanes(num_methods: int, two_share: bool = True) -> list[float]:
 
 def rows_down(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows from the top down, without an axis of their own."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [wrap(name, LONGEST_ROW) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from harmofl.analysis.cases import KINDS, SHOWN, Case, Gallery, Guess
-from harmofl.reporting.appearance_figures import draw_outlines
-from harmofl.reporting.contact_sheet import _short
+from harmofl.analysis.cases import KINDS, SHOWN, Case, Gallery, Guess, Place
+from harmofl.labels import shorten, wrap
+from harmofl.reporting.outlines import draw_outlines
 from harmofl.reporting.sheets import MARGIN, WIDTH, Pixels, Sheet, label_width, lines_of, note, picture, short, show
 from harmofl.reporting.style import INK, MUTED, styled
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
     from matplotlib.figure import Figure
 
-AGREED, FALSE_ALARM, MISSED, WRONG_CLASS = "#b4bbc3", "#d55e00", "#00355c", "#7f379b"
+FOUND, FALSE_ALARM, MISSED, WRONG_CLASS = "#56b4e9", "#d55e00", "#14171b", "#7f379b"
 """Of different lightness, and darker than any faded image: they stay apart in grey and for colour-blind readers."""
-NAMES = {AGREED: "found", FALSE_ALARM: "false alarm", MISSED: "missed", WRONG_CLASS: "found as another class"}
+NAMES = {FOUND: "found", FALSE_ALARM: "false alarm", MISSED: "missed", WRONG_CLASS: "found as another class"}
 FADED = 0.22
 """What is left of an image's contrast behind a mask."""
 
 GAP, TITLE, MOST_TILES, LABEL = 0.06, 0.2, 6, 1.2
+FILE_NAME = 0.17
+"""Inches below an image, and inches of a letter."""
+LETTER = 0.062
 CASE_GAP = 0.14
 LONGEST_METHOD = 13
 
@@ -35,19 +38,18 @@ def segmentations(gallery: Gallery, cases: Sequence[Case], title: str) -> Figure
     lines, columns = lines_of(2 + len(gallery.runs), MOST_TILES)
     tile = min(1.6, (WIDTH - LABEL - MARGIN - (columns - 1) * GAP) / columns)
     pitch = tile + TITLE + GAP
-    top, height = 0.42, lines * pitch + CASE_GAP
+    top, height = 0.42, lines * pitch + FILE_NAME + CASE_GAP
     sheet = Sheet(top + len(cases) * height + 0.3, LABEL + columns * (tile + GAP) - GAP + MARGIN)
     sheet.title(title)
     for number, case in enumerate(cases):
         _draw_case(sheet, gallery, case, top + number * height, tile, columns)
     several = len(gallery.classes) > 2
-    _name_colours(sheet, [AGREED, FALSE_ALARM, MISSED, *([WRONG_CLASS] if several else [])])
+    _name_colours(sheet, [FOUND, FALSE_ALARM, MISSED, *([WRONG_CLASS] if several else [])])
     return sheet.figure
 
 
 def _draw_case(sheet: Sheet, gallery: Gallery, case: Case, top: float, tile: float, columns: int) -> None:
-    place = f"test image {case.place.number + 1}"
-    texts = (case.word, _short(case.place.site, 16), place, f"mean {100 * case.mean:.1f}")
+    texts = (case.word, *wrap(case.place.site, 15).split("\n"), f"mean {100 * case.mean:.1f}")
     for line, words in enumerate(texts):
         weight, colour = ("bold", INK) if line == 0 else ("normal", MUTED)
         size = 10.5 if line == 0 else 8.5
@@ -57,29 +59,37 @@ def _draw_case(sheet: Sheet, gallery: Gallery, case: Case, top: float, tile: flo
         line, column = divmod(number, columns)
         left, height = LABEL + column * (tile + GAP), top + line * (tile + TITLE + GAP)
         axes = sheet.tile(left, height + TITLE, tile)
-        show(axes, marked(image, case.masks[name], case.truth) if number > 1 else image)
+        show(axes, mark_mask(image, case.masks[name], case.truth) if number > 1 else image)
         if name == "truth":
-            draw_outlines(axes, case.truth, len(gallery.classes))
+            draw_outlines(axes, case.truth, len(gallery.classes), 72 * tile)
+        if name == "image":
+            _name_image(sheet, case.place, left, height + TITLE + tile, 2 * tile)
         score = f" {100 * case.scores[name]:.1f}" if number > 1 else ""
         sheet.text(left, height + TITLE / 2, f"{short_method(name)}{score}", fontsize=8.5)
 
 
+def _name_image(sheet: Sheet, place: Place, left: float, bottom: float, room: float) -> None:
+    """Write an image's name below it."""
+    name = wrap(place.name, int(room / LETTER))
+    sheet.text(left, bottom + 0.03, name, fontsize=7.5, color=MUTED, va="top")
+
+
 def short_method(name: str) -> str:
     """A name that has room above a tile: what tells two runs of a method apart stands at its end."""
-    return name if len(name) <= LONGEST_METHOD else f"{name[:5]}…{name[6 - LONGEST_METHOD :]}"
+    return shorten(name, LONGEST_METHOD)
 
 
-def marked(image: Pixels, mask: Tensor, truth: Tensor) -> Pixels:
-    """A faded grey image (H, W, 3) with what was found, found in vain, missed, and taken for another class."""
+def mark_mask(image: Pixels, mask: Tensor, truth: Tensor) -> Pixels:
+    """Draw on a faded grey image (H, W, 3) what was found, found in vain, missed, and taken for another class."""
     from matplotlib.colors import to_rgb
 
-    found, true = mask.numpy(), truth.numpy()
+    predicted, true = mask.numpy(), truth.numpy()
     shown = np.repeat(1 - FADED * (1 - image.mean(axis=2, keepdims=True)), 3, axis=2)
     areas = {
-        AGREED: (found == true) & (true > 0),
-        FALSE_ALARM: (found > 0) & (true == 0),
-        MISSED: (found == 0) & (true > 0),
-        WRONG_CLASS: (found != true) & (found > 0) & (true > 0),
+        FOUND: (predicted == true) & (true > 0),
+        FALSE_ALARM: (predicted > 0) & (true == 0),
+        MISSED: (predicted == 0) & (true > 0),
+        WRONG_CLASS: (predicted != true) & (predicted > 0) & (true > 0),
     }
     for colour, area in areas.items():
         shown[area] = to_rgb(colour)
@@ -99,7 +109,7 @@ def predictions(gallery: Gallery, found: Mapping[str, Mapping[str, Sequence[Gues
     """Draw the images of which each method (row) is surest and right, least sure, and surest and wrong."""
     left, block_gap, top = label_width(list(found)), 0.24, 0.75
     tile = (WIDTH - left - MARGIN - 2 * block_gap - 3 * (SHOWN - 1) * GAP) / (3 * SHOWN)
-    pitch = tile + 0.64
+    pitch = tile + 0.9
     sheet = Sheet(top + len(found) * pitch, WIDTH)
     sheet.title("What the methods are sure of, and what not")
     for block, kind in enumerate(KINDS):
@@ -122,7 +132,9 @@ def _draw_guess(sheet: Sheet, gallery: Gallery, guess: Guess | None, left: float
         return
     show(axes, picture(guess.image, gallery.is_colour))
     classes, label = gallery.classes, guess.label
-    truth = "right" if label == guess.truth else f"truth: {_short(classes[guess.truth], 14)}"
-    verdict = f"{_short(classes[label], 14)} {guess.probabilities[label]:.2f}"
-    for line, (words, colour) in enumerate(((verdict, INK), (truth, INK), (_short(guess.place.site, 20), MUTED))):
-        sheet.text(left, top + tile + 0.1 + 0.14 * line, words, fontsize=7.5, color=colour)
+    most = int(tile / LETTER)
+    truth = "right" if label == guess.truth else f"truth: {shorten(classes[guess.truth], most - 7)}"
+    verdict = f"{shorten(classes[label], most - 5)} {guess.probabilities[label]:.2f}"
+    _name_image(sheet, guess.place, left, top + tile, tile)
+    for line, (words, colour) in enumerate(((verdict, INK), (truth, INK), (shorten(guess.place.site, most), MUTED))):
+        sheet.text(left, top + tile + 0.36 + 0.14 * line, words, fontsize=7.5, color=colour)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,9 @@ from torch import Tensor
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import LabelledImages, StoredImages
 from harmofl.errors import UsageError
+from harmofl.labels import shorten, width_of
 from harmofl.reporting.image_grid import draw_strip, image_strip
+from harmofl.reporting.outlines import draw_outlines, name_outlines
 from harmofl.reporting.style import INK, MUTED, PAPER, styled
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ HEADING, FOOTING, LEFT, MARGIN = 0.45, 0.4, 0.95, 0.1
 """Inches above, below and beside the rows."""
 LETTER, LONGEST_NAME = 0.085, 18
 """Of a site's name: inches of a letter, and letters."""
-OUTLINES = ("#f0e442", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#0072b2")
-"""Okabe and Ito's colours, those first that stand out from both stained tissue and grey scans."""
 MOST_LETTERS = 14
 
 Places = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ def contact_sheet(task: Task, folder: ImageFolder, columns: int = 8) -> Figure:
     top = 1 - 0.5 * HEADING / figure.get_figheight()
     figure.text(0.5, top, title, fontsize=12.5, fontweight="bold", ha="center", va="center")
     if outlined:
-        _name_outlines(figure, outlined)
+        name_outlines(figure, outlined, ncols=8)
     return figure
 
 
@@ -58,7 +58,7 @@ def _rows(sites: Sequence[str], columns: int, footing: float) -> tuple[Figure, d
     """Axes below one another, right of the sites' names; all lengths are inches."""
     from matplotlib.figure import Figure
 
-    left = max(LEFT, MARGIN + LETTER * max((len(_short(site, LONGEST_NAME)) for site in sites), default=0))
+    left = max(LEFT, MARGIN + LETTER * max((width_of(shorten(site, LONGEST_NAME)) for site in sites), default=0))
     width = WIDTH - left - MARGIN
     tile = width / (columns + 0.05 * (columns - 1))  # the gaps of a strip
     pitch = 1.05 * tile
@@ -89,7 +89,10 @@ def _draw_site(axes: Axes, folder: ImageFolder, site: str, columns: int, classes
     draw_strip(axes, _in_columns(shown.images[:, :channels], columns))
     _name_site(axes, site, len(images))
     if shown.labels is None:
-        _draw_outlines(axes, shown.targets, columns, len(classes))
+        width = axes.get_position().width * WIDTH * 72
+        shares = shown.targets[:, None] / len(classes)  # a strip holds numbers up to 1
+        masks = (torch.from_numpy(_in_columns(shares, columns)[..., 0]) * len(classes)).round().long()
+        draw_outlines(axes, masks, len(classes), width)
     else:
         _draw_class_names(axes, shown, columns, classes)
 
@@ -159,33 +162,8 @@ def _pitch(width: int, tile: int, columns: int) -> int:
 def _name_site(axes: Axes, site: str, count: int) -> None:
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "right"}
     images = f"{count:,} image{'' if count == 1 else 's'}"
-    axes.annotate(_short(site, LONGEST_NAME), (0, 0.5), (-8, 1), va="bottom", color=INK, fontsize=9.5, **place)
+    axes.annotate(shorten(site, LONGEST_NAME), (0, 0.5), (-8, 1), va="bottom", color=INK, fontsize=9.5, **place)
     axes.annotate(images, (0, 0.5), (-8, -1), va="top", color=MUTED, fontsize=8.5, **place)
-
-
-def _short(name: str, most: int = MOST_LETTERS) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
-def _draw_outlines(axes: Axes, masks: Tensor, columns: int, num_classes: int) -> None:
-    for place, color in _outlines(num_classes):
-        strip = _in_columns((masks == place)[:, None].float(), columns)[..., 0]
-        if strip.any():
-            axes.contour(strip, levels=[0.5], colors=[color], linewidths=0.9)
-
-
-def _outlines(num_classes: int) -> Iterator[tuple[int, str]]:
-    """Each class but background with its colour."""
-    return ((place, OUTLINES[(place - 1) % len(OUTLINES)]) for place in range(1, num_classes))
-
-
-def _name_outlines(figure: Figure, names: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-
-    colors = [color for _, color in _outlines(len(names) + 1)]
-    handles = [Line2D([], [], color=color, linewidth=2.5) for color in colors]
-    labels = [f"label {name}" if name.isdecimal() else name for name in names]
-    figure.legend(handles, labels, loc="lower center", ncols=8, fontsize=9)
 
 
 def _draw_class_names(axes: Axes, shown: LabelledImages, columns: int, names: Sequence[str]) -> None:
@@ -194,6 +172,6 @@ def _draw_class_names(axes: Axes, shown: LabelledImages, columns: int, names: Se
     pitch = _pitch(round(right - left), tile, columns)
     box = {"facecolor": INK, "alpha": 0.65, "edgecolor": "none", "boxstyle": "square,pad=0.2"}
     for number, label in enumerate(shown.targets.tolist()):
-        name = _short(names[label]) if label >= 0 else "?"
+        name = shorten(names[label], MOST_LETTERS) if label >= 0 else "?"
         place = (number * pitch + 0.04 * tile, 0.04 * tile)
         axes.text(*place, name, fontsize=7, va="top", ha="left", color=PAPER, bbox=box)

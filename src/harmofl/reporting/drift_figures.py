@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harmofl.analysis.measured_terms import RunTerms, Terms
+from harmofl.labels import shorten, shorten_all
 from harmofl.reporting.axes import spans_a_decade, use_log_axis
 from harmofl.reporting.style import INK, MUTED, RULE, line_style, styled
 
@@ -46,7 +47,8 @@ def drift_with_terms(runs: Sequence[RunTerms]) -> Figure:
         if spans_a_decade(values):
             use_log_axis(axes)
     _name_axes(figure, panels)
-    handles = [Line2D([], [], label=site, **_curve_style(index)) for index, site in enumerate(sites)]
+    names = shorten_all(sites, 22)
+    handles = [Line2D([], [], label=name, **_curve_style(index)) for index, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10)
     return figure
 
@@ -70,7 +72,7 @@ def _draw_curves(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
         index, step = sites.index(site), max(1, len(curve) // 4)
         markers = (index * step // len(sites), step)  # side by side, not on top of one another
         axes.plot(list(curve), list(curve.values()), markevery=markers, **_curve_style(index))
-    axes.set_title(run.label, fontsize=11, pad=6)
+    axes.set_title(shorten(run.label, 44), fontsize=11, pad=6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.grid(axis="x", visible=False)
 

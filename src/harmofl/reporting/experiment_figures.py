@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from harmofl.labels import shorten
 from harmofl.reporting.axes import (
     lanes,
     legend_below,
@@ -67,7 +68,7 @@ def score_curves(points: Sequence[Point]) -> Figure:
         _draw_row(axes, row, own, index, shift)
     name, metric = words_for(points[0].axis), points[0].scores.score.words
     axes.set_title(f"Test {metric} against {name}")
-    axes.set_xticks(range(len(settings)), [str(value) for value in settings])
+    axes.set_xticks(range(len(settings)), [shorten(str(value), 14) for value in settings])
     over_seeds = spread_label([point.scores for point in points], "band").strip(" ()")
     spreads = "; ".join(text for text in (over_seeds, "bars: ± standard error over sites") if text)
     axes.set_xlabel(f"{name}, not to scale\n({spreads})")
@@ -139,7 +140,7 @@ def _draw_panel(axes: Axes, title: str, curves: Mapping[str, Curve], sites: Sequ
         style = line_style(index) | {"linewidth": 1.5, "markersize": 4.5}
         markers = (index * step // len(sites), step)  # side by side, not on top of one another
         axes.plot(list(curve), list(curve.values()), label=site, markevery=markers, **style)
-    axes.set_title(title, fontsize=11, pad=6)
+    axes.set_title(shorten(title, 28), fontsize=11, pad=6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.grid(axis="x", visible=False)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from harmofl.labels import shorten, wrap
 from harmofl.reporting.style import INK, styled
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ def image_grid(rows: Mapping[str, Mapping[str, Any]], *, gray: bool = False, tit
     figure = Figure(figsize=(width, height), layout=layout)
     all_axes = figure.subplots(len(rows), len(blocks), squeeze=False)
     for row, site in enumerate(rows):
-        all_axes[row, 0].set_ylabel(site, rotation=0, ha="right", va="center", labelpad=8, color=INK)
+        all_axes[row, 0].set_ylabel(wrap(site, 16, lines=3), rotation=0, ha="right", va="center", labelpad=8, color=INK)
         for column, block in enumerate(blocks):
             draw_strip(all_axes[row, column], strips.get((site, block)))
     for column, block in enumerate(blocks):
-        all_axes[0, column].set_title(block, fontsize=11.5, pad=6)
+        all_axes[0, column].set_title(shorten(block, 30), fontsize=11.5, pad=6)
     if title:
         figure.suptitle(title, fontsize=12.5, fontweight="bold")
     return figure

@@ -14,6 +14,7 @@ import numpy as np
 from harmofl.analysis.losses import Array
 from harmofl.analysis.measured_terms import read_terms
 from harmofl.analysis.results import Landscape, View
+from harmofl.labels import wrap
 from harmofl.reporting import style
 from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.reporting.landscape_scale import (
@@ -67,9 +68,9 @@ def contours(landscape: Landscape, view: View) -> Figure:
             for site in members:
                 _draw_path(axes, view.paths[row, site], site)
             _mark_places(axes, view, losses, bool(view.is_open[row, column]))
-        panels[row, 0].set_ylabel(run, color=INK, fontweight="bold")
+        panels[row, 0].set_ylabel(wrap(run, 18), color=INK, fontweight="bold")
     for column, place in enumerate([*landscape.sites, MEAN]):
-        panels[0, column].set_title(place, fontsize=11, loc="center", pad=6)
+        panels[0, column].set_title(wrap(place, 16), fontsize=11, loc="center", pad=6)
     finish_colour_bar(figure.colorbar(shown, ax=panels, shrink=0.8, aspect=28, pad=0.015), scale, landscape)
     figure.suptitle(f"Loss around the selected model: {PLANES[view.name]}", fontsize=12.5, fontweight="bold")
     panels[-1, columns // 2].set_xlabel(AXES[view.name])
@@ -128,9 +129,10 @@ def _name_marks(figure: Figure, has_open: bool) -> None:
         ("lowest computed loss", LOWEST_MARK[False] | {"linestyle": "none"}),
     ]
     if has_open:
-        marks.append(("lowest at the edge: the loss falls further outside", LOWEST_MARK[True] | {"linestyle": "none"}))
+        marks.append(("lowest at the edge: falls further outside", LOWEST_MARK[True] | {"linestyle": "none"}))
     handles = [Line2D([], [], **look) for _, look in marks]
-    figure.legend(handles, [words for words, _ in marks], loc="outside lower center", ncols=4, fontsize=10)
+    ncols = 3 if figure.get_figwidth() > 8 else 2
+    figure.legend(handles, [words for words, _ in marks], loc="outside lower center", ncols=ncols, fontsize=10)
 
 
 FIGURES: dict[str, Callable[[Landscape, View], Figure]] = {

@@ -5,12 +5,14 @@ The corners of a surface's mesh are the points that were computed.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harmofl.analysis.losses import Array
 from harmofl.analysis.results import Landscape, View
+from harmofl.labels import shorten, wrap
 from harmofl.reporting.landscape_scale import (
     COLOUR_MAP,
     MEAN,
@@ -78,8 +80,10 @@ def overlay(landscape: Landscape, view: View) -> Figure:
         for colour, marker in TWO
     ]
     handles.append(Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=1.4))
-    names = [*(f"{landscape.sites[site]} (mark: its lowest loss)" for site in pair), "global model"]
-    figure.legend(handles, names, loc="lower center", ncols=3)
+    names = [*(f"{shorten(landscape.sites[site], 26)} (mark: its lowest loss)" for site in pair), "global model"]
+    columns = min(3, len(landscape.runs))
+    figure.legend(handles, names, loc="lower center", ncols=columns)
+    figure.subplots_adjust(bottom=0.07 * math.ceil(3 / columns))
     figure.suptitle(f"Two sites' losses: {PLANES[view.name]}", fontsize=12.5, fontweight="bold")
     return figure
 
@@ -92,7 +96,7 @@ def _row_of_surfaces(landscape: Landscape) -> tuple[Figure, list[Any]]:
     panels = [figure.add_subplot(1, count, number + 1, projection="3d") for number in range(count)]
     figure.subplots_adjust(left=0.0, right=0.96, bottom=0.07, top=0.85, wspace=0.04)
     for axes, run in zip(panels, landscape.runs, strict=True):
-        axes.set_title(run, loc="center", y=1.03, pad=0)
+        axes.set_title(shorten(run, 32), loc="center", y=1.03, pad=0)
     return figure, panels
 
 
@@ -146,10 +150,10 @@ def _name_panels(figure: Figure, landscape: Landscape, view: View, scale: Scale)
     top = 1 - 0.75 / figure.get_figheight()
     figure.subplots_adjust(left=0.045, right=0.895, bottom=0.01, top=top, wspace=0.0, hspace=0.0)
     for column, place in enumerate([*landscape.sites, MEAN]):
-        figure.axes[column].set_title(place, fontsize=11, loc="center", y=1.06, pad=2)
+        figure.axes[column].set_title(wrap(place, 18), fontsize=11, loc="center", y=1.06, pad=2)
     for row, run in enumerate(landscape.runs):
         middle = top * (1 - (row + 0.5) / rows)
-        figure.text(0.02, middle, run, rotation=90, ha="center", va="center", fontweight="bold")
+        figure.text(0.02, middle, wrap(run, 20), rotation=90, ha="center", va="center", fontweight="bold")
     bar_axes = figure.add_axes((0.91, 0.15, 0.012, 0.65))
     bar = figure.colorbar(ScalarMappable(scale.norm(), COLOUR_MAP), cax=bar_axes)
     finish_colour_bar(bar, scale, landscape)

@@ -128,7 +128,8 @@ def _plane_note(landscape: Landscape, view: View) -> str:
     ]
     if not outside:
         return f"{size}; every lowest loss lies inside."
-    return f"{size}. The lowest loss lies at its edge, and falls further outside, for {'; '.join(outside)}."
+    beyond = " (the wide plane shows where)" if view.name == "near" else ""
+    return f"{size}. The lowest loss lies at its edge and falls further outside{beyond} for {'; '.join(outside)}."
 
 
 def to_csv(landscape: Landscape) -> str:

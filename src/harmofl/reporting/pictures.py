@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harmofl.analysis.cases import Case, Gallery, Guess, chosen_cases, dice_table, guesses
+from harmofl.analysis.cases import Case, Gallery, Guess, choose_cases, dice_table, guesses
 from harmofl.analysis.hospitals import (
     BEFORE,
     Chosen,
@@ -158,7 +158,7 @@ def _all(look: Look) -> Mapping[str, Chosen | None]:
 
 
 def _chosen(sample: Chosen | None) -> Numbers | None:
-    return {"mean_intensity": sample.brightness, "out_of": sample.out_of} if sample else None
+    return {"name": sample.name, "mean_intensity": sample.brightness, "out_of": sample.out_of} if sample else None
 
 
 def _probe_numbers(sites: Sequence[str], places: Embedding) -> Numbers:
@@ -215,9 +215,9 @@ class Page:
         return (
             f"The best, the median and the worst of the {self.num_images} test images of {self.title} in which there "
             "is anything to find, ranked by the Dice score averaged over the methods shown, so that none of them is "
-            "favoured. Each method's mask with its Dice score in percent: grey was found, orange is a false alarm, "
-            f"dark blue was missed{another}. Methods that keep a model per hospital (FedBN, local) are shown with the "
-            "hospital's own."
+            "favoured. Each method's mask with its Dice score in percent: light blue was found, orange is a false "
+            f"alarm, black was missed{another}. Methods that keep a model per hospital (FedBN, local) are shown with "
+            "the hospital's own."
         )
 
     @property
@@ -250,17 +250,17 @@ def _pages(gallery: Gallery) -> list[Page]:
     if not telling:
         raise UsageError("not one test image holds anything to find: there is no case to show")
     several = len(gallery.classes) > 2
-    pages = [Page("segmentations", "all hospitals", len(telling), chosen_cases(gallery, scores, telling), several)]
+    pages = [Page("segmentations", "all hospitals", len(telling), choose_cases(gallery, scores, telling), several)]
     for number, site in enumerate(gallery.sites, start=1):
         own = [column for column in telling if sites[column] == site]
         if own:
             name = f"segmentations-{number}-{folder_name(site)}".rstrip("-")
-            pages.append(Page(name, site, len(own), chosen_cases(gallery, scores, own), several))
+            pages.append(Page(name, site, len(own), choose_cases(gallery, scores, own), several))
     return pages
 
 
 def _where(case: Case) -> str:
-    return f"{case.place.site}, test image {case.place.number + 1}"
+    return f"{case.place.site}, {case.place.name}"
 
 
 def _case_numbers(case: Case) -> Numbers:
@@ -268,6 +268,7 @@ def _case_numbers(case: Case) -> Numbers:
         "case": case.word,
         "site": case.place.site,
         "test_image": case.place.number + 1,
+        "name": case.place.name,
         "mean_dice": case.mean,
         "dice": dict(case.scores),
     }
@@ -294,6 +295,7 @@ def _guess_numbers(guess: Guess, classes: Sequence[str]) -> Numbers:
     return {
         "site": guess.place.site,
         "test_image": guess.place.number + 1,
+        "name": guess.place.name,
         "truth": classes[guess.truth],
         "probabilities": dict(zip(classes, guess.probabilities, strict=True)),
     }

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from harmofl.reporting.contact_sheet import LETTER, LONGEST_NAME, _short
+from harmofl.labels import shorten, width_of
 from harmofl.reporting.style import INK, MUTED
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 WIDTH = 8.4
 """Inches, as of other pictures of images."""
 MARGIN = 0.1
+LETTER, LONGEST_NAME = 0.085, 18
+"""Of a name beside a row: inches of a letter, and letters."""
 
 Pixels = npt.NDArray[np.float64]
 
@@ -59,12 +61,12 @@ class Sheet:
 
 def label_width(names: Sequence[str]) -> float:
     """Inches for the longest name and a gap."""
-    return MARGIN + 0.1 + LETTER * max((len(short(name)) for name in names), default=0)
+    return MARGIN + 0.1 + LETTER * max((width_of(short(name)) for name in names), default=0)
 
 
 def short(name: str) -> str:
     """A name that has room beside a row."""
-    return _short(name, LONGEST_NAME)
+    return shorten(name, LONGEST_NAME)
 
 
 def picture(image: Tensor, is_colour: bool) -> Pixels:

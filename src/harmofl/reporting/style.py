@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from harmofl.files import write_whole
+from harmofl.labels import installed_fonts, readable
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -42,7 +43,6 @@ STYLE: dict[str, Any] = {
     "axes.titlesize": 12.5,
     "axes.titleweight": "bold",
     "figure.facecolor": PAPER,
-    "font.family": "sans-serif",
     "font.size": 11,
     "grid.color": RULE,
     "grid.linewidth": 0.7,
@@ -70,7 +70,7 @@ _Arguments = ParamSpec("_Arguments")
 def _style() -> Iterator[None]:
     import matplotlib
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE | {"font.family": [*installed_fonts(), "sans-serif"]}):
         yield
 
 
@@ -107,6 +107,11 @@ def to_svg(figure: Figure, dpi: int = 200) -> str:
 
 
 def _render(figure: Figure, file_format: str, dpi: int) -> bytes:
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(readable(text.get_text()))
     buffer = io.BytesIO()
     metadata = {"Date": None} if file_format == "svg" else {}
     with _style():
