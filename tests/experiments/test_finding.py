@@ -1,6 +1,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,14 @@ from harmofl.experiments.finding import find_runs
 from runs import train
 
 TINY = {"data.size": 32, "training.rounds": 1, "federation.workers": 1}
+
+
+def write_state(folder: Path, cells: list[dict[str, Any]]) -> None:
+    """An experiment's results with these cells."""
+    whole = [{"path": "", "row": cell["label"], "variation": "", "held_out": None} | cell for cell in cells]
+    names = {"experiment": "e", "title": "E", "task": "segmentation", "preset": "smoke", "data": None}
+    state = names | {"shows": "table", "axis": None, "cells": whole, "comparisons": []}
+    (folder / "results.json").write_text(json.dumps(state))
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +39,14 @@ def runs(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 def test_an_experiment_shows_the_first_seed_of_each_line_that_has_its_model(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cells = []
+    cells: list[dict[str, Any]] = []
     for label, seed, source in (("A", 1, "fedbn"), ("A", 0, "fedavg"), ("B", 0, "fedbn"), ("C", 0, None)):
         place = f"{label}/seed-{seed}".lower()
         if source:
             shutil.copytree(runs[source], tmp_path / place)
         cells.append({"label": label, "seed": seed, "state": "done", "folder": place})
     waiting = {"label": "D", "seed": 0, "state": "missing"}
-    (tmp_path / "results.json").write_text(json.dumps({"cells": [*cells, waiting]}))
+    write_state(tmp_path, [*cells, waiting])
     found = find_runs([tmp_path])
     assert [(run.title, run.folder.parent.name, run.seed) for run in found] == [("A", "a", 0), ("B", "b", 0)]
     assert found[0].folder.name == "seed-0"
@@ -48,7 +57,7 @@ def test_lines_of_one_name_are_told_apart_by_their_experiments(runs: dict[str, P
     for name, source in (("one", "fedavg"), ("two", "fedbn")):
         shutil.copytree(runs[source], tmp_path / name / "a" / "seed-0")
         cell = {"label": "A", "seed": 0, "state": "done", "folder": "a/seed-0"}
-        (tmp_path / name / "results.json").write_text(json.dumps({"cells": [cell]}))
+        write_state(tmp_path / name, [cell])
     found = find_runs([tmp_path / "one", tmp_path / "two", runs["fedavg"]])
     assert [run.title for run in found] == ["A (one)", "A (two)", "FedAvg"]
 
@@ -74,11 +83,11 @@ def test_runs_of_a_moved_folder_find_their_images_where_they_lie_now(
 def test_what_is_no_finished_run_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"summary\.json is missing: is this the folder of a finished run"):
         find_runs([tmp_path])
-    (tmp_path / "results.json").write_text(json.dumps({"cells": []}))
+    write_state(tmp_path, [])
     with pytest.raises(UsageError, match="an experiment without a finished run that has its model"):
         find_runs([tmp_path])
     (tmp_path / "results.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"results\.json cannot be read"):
+    with pytest.raises(UsageError, match=r"results\.json is not what an experiment writes"):
         find_runs([tmp_path])
     with pytest.raises(UsageError, match="no run given"):
         find_runs([])

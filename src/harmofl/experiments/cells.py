@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from harmofl import registry
 from harmofl.errors import UsageError
@@ -46,6 +47,10 @@ class Cell:
         without = f"without {self.held_out}" if self.held_out else ""
         names = [self.row, " ".join(name for name in (self.variation, without) if name), f"seed {self.seed}"]
         return "/".join(folder_name(name) for name in names if name)
+
+    def setting(self, name: str) -> Any:
+        """The value of a setting, such as `method.radius`."""
+        return flatten(self.settings.model_dump(mode="json")).get(name)
 
     def change_settings(self, change: Callable[[Settings], Settings]) -> Cell:
         """The same cell with other settings."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harmofl.errors import UsageError
-from harmofl.experiments.lines import RESULTS
+from harmofl.experiments.state import is_experiment, read_state
 from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.runs.labels import label_distinctly
 from harmofl.settings import differences
@@ -35,7 +33,7 @@ def find_runs(folders: Sequence[Path], data: Path | None = None) -> list[Finishe
 
 
 def _runs_in(folder: Path) -> Iterator[FinishedRun]:
-    if not (folder / RESULTS).exists():
+    if not is_experiment(folder):
         yield read_run(folder)
         return
     for label, place in _first_seeds(folder).items():
@@ -44,27 +42,19 @@ def _runs_in(folder: Path) -> Iterator[FinishedRun]:
 
 def _first_seeds(folder: Path) -> dict[str, Path]:
     """Of each line of an experiment, the run with the lowest seed whose model is there."""
-    done = _finished_cells(folder)
+    done = read_state(folder).done
     first: dict[str, Path] = {}
-    for cell in sorted(done, key=lambda cell: int(cell["seed"])):
-        place = folder / cell["folder"]
+    for cell in sorted(done, key=lambda cell: cell.seed):
+        place = folder / cell.folder
         if (place / "model" / "model.json").exists():
-            first.setdefault(cell["label"], place)
-    lines = list(dict.fromkeys(cell["label"] for cell in done))
+            first.setdefault(cell.label, place)
+    lines = list(dict.fromkeys(cell.label for cell in done))
     without = [label for label in lines if label not in first]
     if without:
         logger.warning("%s: no model is kept of %s, so left out", folder, ", ".join(without))
     if not first:
         raise UsageError(f"{folder}: an experiment without a finished run that has its model")
     return {label: first[label] for label in lines if label in first}
-
-
-def _finished_cells(folder: Path) -> list[dict[str, Any]]:
-    try:
-        state = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-        return [cell for cell in state["cells"] if cell["state"] == "done"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder / RESULTS} cannot be read: {error!r}") from None
 
 
 def _with_images(run: FinishedRun, data: Path | None) -> FinishedRun:

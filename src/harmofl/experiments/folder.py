@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +10,7 @@ from pathlib import Path
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Experiment
 from harmofl.experiments.kept import agree
-from harmofl.experiments.lines import RESULTS
-from harmofl.experiments.results import Results
+from harmofl.experiments.state import is_experiment, read_state
 from harmofl.files import claim, remove_parts
 from harmofl.runs.finished import read_settings
 
@@ -39,20 +37,21 @@ def _check_unused(out: Path, experiment: Experiment) -> None:
     """Raise an error if the folder holds anything but hidden files: a kill before the start leaves a lock."""
     if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
         held = "already holds an experiment: add --resume to go on with it, or"
-        raise UsageError(f"{out} {held if (out / RESULTS).exists() else 'is not empty:'} choose another --out")
+        raise UsageError(f"{out} {held if is_experiment(out) else 'is not empty:'} choose another --out")
 
 
 def _check_same(out: Path, experiment: Experiment) -> None:
     """Raise an error if the folder holds another experiment; rows, variations and seeds may have been added since."""
-    if not (out / RESULTS).exists():
+    if not is_experiment(out):
         raise UsageError(f"{out} holds no experiment to resume: leave out --resume to start one")
-    try:
-        before = json.loads((out / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{out / RESULTS} cannot be read: {error}") from None
-    now = Results(experiment).to_json(out)
-    names = [name for name in ("title", "task", "preset", "data") if before.get(name) != now[name]]
-    changed = [f"{name} = {before.get(name)!r}, not {now[name]!r}" for name in names]
+    before = read_state(out)
+    fields = {
+        "title": (before.title, experiment.plan.title),
+        "task": (before.task, experiment.plan.task),
+        "preset": (before.preset, experiment.preset),
+        "data": (before.data, experiment.data),
+    }
+    changed = [f"{name} = {was!r}, not {now!r}" for name, (was, now) in fields.items() if was != now]
     for cell in experiment.cells:
         was_started = (out / cell.path / "config.toml").exists()
         if was_started and not agree(cell.settings, read_settings(out / cell.path)):

@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harmofl.analysis.measured_terms import RunTerms, terms_of_cells
-from harmofl.experiments.cells import Cell
+from harmofl.experiments.lines import points_of
 from harmofl.experiments.results import Results
 from harmofl.files import write_whole
 from harmofl.reporting import experiment_figures, figures
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
-from harmofl.reporting.experiment_figures import Point, Setting
+from harmofl.reporting.experiment_figures import Point
 from harmofl.reporting.style import to_png
-from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import FinishedRun
-from harmofl.settings import flatten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,7 +140,7 @@ def material_of(results: Results, folder: Path) -> Material:
     """Gather what the figures need."""
     cells = {cell.path: (cell.label, cell.seed) for cell in results.experiment.in_table_order}
     runs = results.lines()
-    return Material(runs, points_of(results, runs), terms_of_cells(cells, folder))
+    return Material(runs, _points(results, runs), terms_of_cells(cells, folder))
 
 
 def digest_of(name: str, given: Material) -> str:
@@ -152,15 +150,8 @@ def digest_of(name: str, given: Material) -> str:
     return hashlib.sha256(json.dumps([name, runs, terms]).encode()).hexdigest()[:16]
 
 
-def points_of(results: Results, runs: Sequence[FinishedRun]) -> list[Point]:
-    """The table's lines as points along the experiment's axis, or else by the names of its variations."""
-    axis, cells = results.experiment.plan.axis, {cell.label: cell for cell in results.experiment.cells}
-    if not results.experiment.plan.variations:
-        return []
-
-    def setting(cell: Cell) -> Setting:
-        value: Setting = flatten(cell.settings.model_dump(mode="json"))[axis] if axis else cell.variation
-        return value
-
-    places = [(cells[method.label], method) for method in methods_of(runs)]
-    return [Point(cell.row, axis, setting(cell), method) for cell, method in places]
+def _points(results: Results, runs: Sequence[FinishedRun]) -> list[Point]:
+    experiment = results.experiment
+    axis = experiment.plan.axis
+    cells = {cell.label: (cell.row, cell.setting(axis) if axis else cell.variation) for cell in experiment.cells}
+    return points_of(runs, axis, cells)

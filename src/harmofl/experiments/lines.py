@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tomli_w
 
-from harmofl.errors import UsageError
 from harmofl.experiments.kept import PATHS, is_kept, read_kept
+from harmofl.experiments.state import read_state
+from harmofl.reporting.experiment_figures import Point, Setting
+from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.settings import flatten, nest
-
-RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,19 @@ def _join(lines: Sequence[Line]) -> FinishedRun:
     return replace(run, summary={**run.summary, "test": test, "unseen": unseen}, records=[])
 
 
-def read_lines(out: Path | str) -> list[FinishedRun]:
+def points_of(
+    runs: Sequence[FinishedRun], axis: str | None, places: Mapping[str, tuple[str, Setting | None]]
+) -> list[Point]:
+    """The table's lines as points along an axis, or by the names of variations; `places`: row and setting by label."""
+    found = [(*places[method.label], method) for method in methods_of(runs)]
+    return [Point(row, axis, setting, method) for row, setting, method in found if setting not in (None, "")]
+
+
+def read_lines(folder: Path) -> list[FinishedRun]:
     """Read the labelled runs of an experiment's folder, including those that were kept elsewhere."""
-    out = Path(out)
-    try:
-        state = json.loads((out / RESULTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{out / RESULTS} cannot be read: is this an experiment's folder? ({error})") from None
-    done = [cell for cell in state["cells"] if cell["state"] == "done"]
-    lines = [Line(cell["label"], cell["held_out"], read_finished(out / cell["folder"])) for cell in done]
-    return label_runs(lines, state["data"])
+    state = read_state(folder)
+    lines = [Line(cell.label, cell.held_out, read_finished(folder / cell.folder)) for cell in state.done]
+    return label_runs(lines, state.data)
 
 
 def read_finished(place: Path) -> FinishedRun:

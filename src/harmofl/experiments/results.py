@@ -14,7 +14,6 @@ from harmofl.reporting.comparisons import Comparison, compare
 from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import FinishedRun, read_run, read_settings
 from harmofl.runs.folder import RunFolder
-from harmofl.settings import flatten
 
 
 @dataclass
@@ -85,7 +84,7 @@ class Results:
             "seed": cell.seed,
         }
         if axis := self.experiment.plan.axis:
-            place["x"] = flatten(cell.settings.model_dump(mode="json")).get(axis)
+            place["x"] = cell.setting(axis)
         if cell.path not in self.runs:
             error = self.errors.get(cell.path)
             return place | ({"state": "failed", "error": error} if error else {"state": "missing"})

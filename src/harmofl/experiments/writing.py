@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harmofl.experiments.cells import Cell, Experiment
-from harmofl.experiments.lines import RESULTS
 from harmofl.experiments.plan import Paper
 from harmofl.experiments.results import Results
+from harmofl.experiments.state import RESULTS
 from harmofl.files import write_whole
 from harmofl.reporting import comparisons
 from harmofl.reporting.tables import Cell as Number
 from harmofl.reporting.tables import Column, Row, Table, latex_escape, score_table, to_csv, to_latex, to_markdown
+from harmofl.runs.finished import FinishedRun
 from harmofl.settings import flatten, resolve
 
 NOT_SHOWN = ("task", "preset", "seed", "data.folder", "data.hold_out_site")
@@ -37,7 +39,7 @@ def results_table(results: Results) -> Table:
     experiment = results.experiment
     table = score_table(results.lines())
     kind = "at the hospital that took no part" if experiment.plan.hold_out else "of the selected round"
-    notes = [*table.notes, *_unseen_notes(results), training_note(experiment)]
+    notes = [*table.notes, *unseen_notes(results.lines()), training_note(experiment)]
     notes += [*_method_notes(experiment), *_settings_notes(experiment)]
     table = replace(
         table,
@@ -104,14 +106,13 @@ def _assignments(values: dict[str, str]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
-def _unseen_notes(results: Results) -> list[str]:
+def unseen_notes(runs: Sequence[FinishedRun]) -> list[str]:
     """How methods were scored at an unseen hospital, where they needed more than the model."""
     notes: dict[str, list[str]] = {}
-    for run in results.lines() if results.experiment.plan.hold_out else ():
-        for scores in run.summary["unseen"].values():
-            labels = notes.setdefault(scores.get("note", ""), [])
-            labels += [] if run.title in labels else [run.title]
-    return [f"“{'”, “'.join(labels)}”: {note}." for note, labels in notes.items() if note]
+    for run in runs:
+        for scores in (run.summary.get("unseen") or {}).values():
+            notes.setdefault(scores.get("note", ""), []).append(run.title)
+    return [f"“{'”, “'.join(dict.fromkeys(labels))}”: {note}." for note, labels in notes.items() if note]
 
 
 def _missing_note(results: Results) -> list[str]:

@@ -147,3 +147,10 @@ def _hospital(site: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """Words with commas and a last "and"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def missing_sentence(missing: int, total: int, noun: str) -> list[str]:
+    """One sentence about runs or cells without scores, if there are any."""
+    if not missing:
+        return []
+    return [f"{missing} of {total} {noun}s {'is' if missing == 1 else 'are'} missing, so this may still change."]
