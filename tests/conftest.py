@@ -1,4 +1,4 @@
-"""Makes `runs` and `folders`, the helpers of many tests, importable from every folder below."""
+"""Makes the helpers of many tests (`runs`, `folders`, …) importable from every folder below."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import torch
 
 from disks import mounted
 from harmofl import plugins, registry
+from written_runs import experiment, make_experiment, make_run, two_runs  # noqa: F401 - fixtures
 
 torch.set_num_threads(1)  # the tests' tensors are tiny: more threads only wait for one another
 

@@ -1,6 +1,5 @@
 import csv
 import io
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 from harmofl.errors import UsageError
 from harmofl.reporting.tables import latex_escape, methods_of, score_table, to_csv, to_latex, to_markdown, to_rich
 from harmofl.reporting.words import ranked
-from harmofl.runs.finished import FinishedRun, read_run
+from harmofl.runs.finished import FinishedRun
 
 MakeRun = Callable[..., FinishedRun]
 
@@ -179,44 +178,6 @@ def test_runs_of_different_tasks_are_refused(make_run: MakeRun) -> None:
 def test_no_runs_are_refused() -> None:
     with pytest.raises(UsageError, match="no runs given"):
         score_table([])
-
-
-@pytest.mark.parametrize("name", ["summary.json", "records.jsonl"])
-def test_missing_file_is_named(two_runs: list[FinishedRun], name: str) -> None:
-    folder = two_runs[0].folder
-    (folder / name).unlink()
-    with pytest.raises(UsageError, match=f"{name} is missing"):
-        read_run(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("summary.json", "{", "summary.json is not valid JSON"),
-        ("summary.json", "[]", "summary.json should hold a JSON object"),
-        (
-            "summary.json",
-            json.dumps({"task": "t", "test": {}}),
-            "summary.json lacks method, seed, metric_name",
-        ),
-        ("records.jsonl", '{"round": 1, "site": "A", "phase": "val"}\n{"rou', "records.jsonl, line 2"),
-        ("records.jsonl", '{"round": 1}\n', "records.jsonl, line 1 should hold round, site and phase"),
-        ("config.toml", "task =", "config.toml is not valid TOML"),
-    ],
-)
-def test_broken_file_is_named_with_what_is_wrong(
-    two_runs: list[FinishedRun], name: str, content: str, message: str
-) -> None:
-    folder = two_runs[0].folder
-    (folder / name).write_text(content)
-    with pytest.raises(UsageError, match=message):
-        read_run(folder)
-
-
-@pytest.mark.parametrize("test", [{"average": 0.9}, {"A": 0.9}, {"A": "high", "average": 0.9}, 0.9])
-def test_summary_with_impossible_scores_is_refused(make_run: MakeRun, test: object) -> None:
-    with pytest.raises(UsageError, match=r'summary.json: "test"'):
-        make_run("fedavg", {"A": 0.9, "B": 0.8}, test=test)
 
 
 def test_a_setting_that_a_file_does_not_name_has_its_default(two_runs: list[FinishedRun]) -> None:
