@@ -26,7 +26,9 @@ def open_page(page: Path, profile: Path, *flags: str) -> str:
     browser = next((found for name in names if (found := shutil.which(name))), None)
     if browser is None:
         reason = "no Chromium on this machine to open the page with"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
     command = [browser, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ":CONSOLE" not in result.stderr, result.stderr

@@ -83,7 +83,7 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str] | None
     """Return as soon as something has happened; fail if the process ends or time runs out before."""
     deadline = time.monotonic() + seconds
     while not happened():
-        assert process is None or process.poll() is None, f"ended too early: {process.communicate()}"  # type: ignore[union-attr]
+        assert process is None or process.poll() is None, f"ended too early: {process.communicate()}"
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.001)
 
