@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from harmofl.data.check import Check
-    from harmofl.inference.prediction import Outcome
+    from harmofl.inference.outcomes import Outcome
 
 
 def check_data(

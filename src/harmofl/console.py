@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from harmofl.data.check import Check
     from harmofl.deployment.engine import Finding
-    from harmofl.inference.prediction import Outcome
+    from harmofl.inference.outcomes import Outcome
     from harmofl.runs.finished import FinishedRun
     from harmofl.tasks.scores import Score
 

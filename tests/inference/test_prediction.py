@@ -25,9 +25,10 @@ from harmofl.data.scans import Scan
 from harmofl.errors import UsageError
 from harmofl.inference import prediction
 from harmofl.inference.inputs import find_inputs, stem_of
+from harmofl.inference.outcomes import Outcome
 from harmofl.inference.outputs import output_stems
 from harmofl.inference.overlays import chosen_slices
-from harmofl.inference.prediction import Outcome, predict
+from harmofl.inference.prediction import predict
 from harmofl.inference.windows import Windows, starts
 from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import DataSettings, resolve
@@ -717,13 +718,14 @@ def test_a_file_that_cannot_be_written_is_reported_and_leaves_nothing(
 
 def test_outputs_lie_as_their_images_do(tmp_path: Path) -> None:
     images = [tmp_path / name for name in ("in/north/a.png", "in/south/a.png", "in/south/deep/b.nii.gz")]
-    assert output_stems(images, Path("out")) == [Path("out/north/a"), Path("out/south/a"), Path("out/south/deep/b")]
-    assert output_stems(images[:1], Path("out")) == [Path("out/a")]
+    places = ["out/north/a", "out/south/a", "out/south/deep/b"]
+    assert output_stems(images, Path("out")) == dict(zip(images, map(Path, places), strict=True))
+    assert output_stems(images[:1], Path("out")) == {images[0]: Path("out/a")}
 
 
 def test_no_two_images_share_an_output(tmp_path: Path) -> None:
     names = ["a.png", "a.tif", "A.nii.gz", "a_png.jpg", "b.png"]
-    stems = [stem.name for stem in output_stems([tmp_path / name for name in names], Path("out"))]
+    stems = [stem.name for stem in output_stems([tmp_path / name for name in names], Path("out")).values()]
     assert stems == ["a_png_2", "a_tif", "A_nii_gz", "a_png", "b"]
     assert len({stem.lower() for stem in stems}) == len(names)
 

@@ -20,8 +20,8 @@ from harmofl.inference.overlays import colour_of
 EXTENSIONS = (".png", ".tif", ".nii.gz", ".dcm")
 
 
-def output_stems(paths: Sequence[Path], out: Path) -> list[Path]:
-    """Where each image's output goes, without suffix: as the images lie below the folder that holds them all.
+def output_stems(paths: Sequence[Path], out: Path) -> dict[Path, Path]:
+    """Where the output of each image goes, without suffix: as the images lie below the folder that holds them all.
 
     No two are the same, whatever the case of their letters: of `a.png` and `a.tif` come `a_png` and `a_tif`.
     """
@@ -36,7 +36,7 @@ def output_stems(paths: Sequence[Path], out: Path) -> list[Path]:
         if counts[str(stem).lower()] > 1:
             stem = _free(place / path.name.replace(".", "_"), taken)
         stems.append(stem)
-    return stems
+    return dict(zip(paths, stems, strict=True))
 
 
 def _free(stem: Path, taken: set[str]) -> Path:
