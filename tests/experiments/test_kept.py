@@ -57,7 +57,7 @@ def test_a_line_tells_what_was_chosen_from_what_was_found_in_the_images(write_pl
     [line] = read_json_lines(tmp_path / "kept" / "tiny.jsonl")
     assert list(line) == ["cell", "label", "seed", "settings", "data", "summary", "rounds"]
     assert (line["cell"], line["label"], line["seed"]) == ("fedavg/seed-0", "FedAvg", 0)
-    found = {"sites": ["A", "B"], "channels": 3, "classes": ["normal", "tumor"]}
+    found = {"synthetic": False, "sites": ["A", "B"], "channels": 3, "classes": ["normal", "tumor"]}
     assert line["data"] == found | {"fingerprints": ["one"], "annotations": ["masks"]}
     assert not line["data"].keys() & line["settings"]["data"].keys()
     assert "workers" not in line["settings"]["federation"]  # changes no result
@@ -65,6 +65,15 @@ def test_a_line_tells_what_was_chosen_from_what_was_found_in_the_images(write_pl
 
 def as_found() -> dict[str, object]:
     return {"data__sites": ["A", "B"], "data__channels": 3, "data__classes": ["normal", "tumor"]}
+
+
+def test_the_facts_about_synthetic_images_are_kept_too(write_plan: WritePlan, tmp_path: Path) -> None:
+    experiment = read_experiment(write_plan())
+    cell = Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
+    [line] = read_json_lines(tmp_path / "kept" / "tiny.jsonl")
+    sites = [f"hospital-{number}" for number in range(5)]
+    assert line["data"] == {"synthetic": True, "sites": sites, "channels": 3, "classes": ["normal", "tumor"]}
+    assert cell.settings.data.sites is None  # as nobody has chosen any
 
 
 def test_a_kept_result_counts_for_every_experiment_with_a_cell_of_its_configuration(

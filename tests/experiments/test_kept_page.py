@@ -143,7 +143,7 @@ def test_a_complete_experiment_has_its_table_tests_settings_and_command(place: P
 
 
 def test_missing_cells_are_named_with_their_seeds(place: Place) -> None:
-    assert "*Not begun: all 6 cells are still missing.*" in place.show("table: tiny")
+    assert "*Not started: all 6 cells are still missing.*" in place.show("table: tiny")
     place.done(*ALL[:4])
     text = place.show("table: tiny")
     assert "*2 of 6 cells are still missing: seeds 1 and 2 of HarmoFL.*" in text

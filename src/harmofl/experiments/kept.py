@@ -14,6 +14,7 @@ from typing import Any
 
 import tomli_w
 
+from harmofl import registry
 from harmofl.data.cache import digest
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, Experiment
@@ -45,7 +46,9 @@ class KeptCell:
         """Read a line of a file."""
         try:
             place = file / line["cell"]
-            tree = merge(line["settings"], {"data": line["data"]})
+            facts = line["data"]
+            known = {} if facts["synthetic"] else {name: facts[name] for name in FOUND_IN_DATA if name in facts}
+            tree = merge(line["settings"], {"data": known})
             return cls(place, tree, validate_settings(tree, place), line["summary"], line["rounds"])
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{file} holds a line that no experiment has written: {error!r}") from None
@@ -96,10 +99,10 @@ class Kept:
 
 def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict[str, Any]:
     """What is kept of a cell: what was found in its images stands apart from what was chosen."""
+    facts = _facts_of(settings)
+    free = {*FREE_TO_CHANGE, *([] if facts["synthetic"] else [f"data.{name}" for name in facts])}
     values = flatten(tomllib.loads(settings.to_toml()))
-    chosen = {setting: value for setting, value in values.items() if setting not in FREE_TO_CHANGE}
-    known = () if settings.data.is_synthetic else [fact for fact in FOUND_IN_DATA if f"data.{fact}" in chosen]
-    facts = {fact: chosen.pop(f"data.{fact}") for fact in known}
+    chosen = {setting: value for setting, value in values.items() if setting not in free}
     return {
         "cell": name,
         "label": cell.label,
@@ -109,6 +112,16 @@ def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict
         "summary": dict(run.summary),
         "rounds": to_rounds(run.records),
     }
+
+
+def _facts_of(settings: Settings) -> dict[str, Any]:
+    """What was found in the images, or is known of a phantom's."""
+    data, task = settings.data, registry.tasks.find(settings.task)
+    if data.is_synthetic:
+        sites, classes = list(task.sites_of(data)), list(task.classes_of(data))
+        return {"synthetic": True, "sites": sites, "channels": task.channels, "classes": classes}
+    found = {name: getattr(data, name) for name in FOUND_IN_DATA}
+    return {"synthetic": False} | {name: value for name, value in found.items() if value is not None}
 
 
 def read_kept_cells(file: Path) -> list[KeptCell]:

@@ -37,9 +37,10 @@ def write_results(results: Results, out: Path) -> None:
 def results_table(results: Results) -> Table:
     """The table of scores, with the settings and the missing cells in its notes."""
     experiment = results.experiment
-    table = score_table(results.lines())
+    runs = results.lines()
+    table = score_table(runs)
     kind = "at the hospital that took no part" if experiment.plan.hold_out else "of the selected round"
-    notes = [*table.notes, *unseen_notes(results.lines()), training_note(experiment)]
+    notes = [*table.notes, *unseen_notes(runs), training_note(experiment)]
     notes += [*_method_notes(experiment), *_settings_notes(experiment)]
     table = replace(
         table,
