@@ -58,7 +58,7 @@ def check_data(
     check = check_images(chosen, folder)
     if clean_manifest is not None:
         write_clean_manifest(Path(clean_manifest), folder, check)
-    if sheet is None or not folder.samples:
+    if sheet is None or not folder.all_sites:
         return check, None
     from harmofl.reporting.contact_sheet import contact_sheet
     from harmofl.reporting.style import to_png

@@ -19,8 +19,8 @@ from harmofl.analysis.hospitals import (
     median_place,
     parse_band,
 )
-from harmofl.data.folder import silent
 from harmofl.data.images import LabelledImages, joined
+from harmofl.data.watch import silent
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
 from harmofl.tasks.data_facts import fill_in_data_facts

@@ -611,7 +611,10 @@ def test_a_public_set_gets_a_manifest_too_unless_one_cannot_say_what_it_needs(tm
     assert {row.site for row in found.rows} == {"UCL"}
     assert sum(row.files for row in found.rows) == 12
     swapped = Sample(site="a", image="a.tif", mask="a.xml", reversed_channels=True)
-    images = SimpleNamespace(samples={"a": [swapped]}, folder=hospital, kind="segmentation")
+    decoded = SimpleNamespace(samples=[swapped])
+    images = SimpleNamespace(
+        all_sites=["a"], decoded=lambda site: decoded, listing=SimpleNamespace(folder=hospital), kind="segmentation"
+    )
     with pytest.raises(UsageError, match="red and blue are swapped"):
         write_clean_manifest(tmp_path / "other.csv", cast(Any, images), found)
 

@@ -17,8 +17,8 @@ from harmofl import registry
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.image_names import image_name
 from harmofl.analysis.loaded_runs import open_images
-from harmofl.data.folder import silent
 from harmofl.data.images import ImageSet, LabelledImages
+from harmofl.data.watch import silent
 from harmofl.devices import threads, to_device
 from harmofl.methods.model import Model
 from harmofl.runs.finished import FinishedRun

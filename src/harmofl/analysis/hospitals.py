@@ -12,8 +12,10 @@ from torch import Tensor
 from harmofl import registry
 from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
 from harmofl.analysis.image_names import image_name
-from harmofl.data.folder import ImageFolder, drawn, silent
+from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
+from harmofl.data.listing import draw_places
+from harmofl.data.watch import silent
 from harmofl.devices import choose_device
 from harmofl.errors import UsageError
 from harmofl.methods.combinations import Mean
@@ -95,7 +97,7 @@ class Hospitals:
         assert isinstance(images, LabelledImages | JoinedImages)
         patients = self._patients(site, torch.cat([part.groups for part in parts]))
         images = replace(images, groups=first_of_same(images.groups, patients))  # in two parts they were two patients
-        places = drawn(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site)
+        places = draw_places(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site)
         names = [image_name(self._source, site, images, place) for place in places.tolist()]
         return images.at(places), names
 
@@ -104,7 +106,7 @@ class Hospitals:
         if not isinstance(self._source, ImageFolder) or self.settings.data.split_by == "patient":
             return groups
         first: dict[str | int, int] = {}
-        samples = enumerate(self._source.samples[site])
+        samples = enumerate(self._source.decoded(site).samples)
         return torch.tensor([first.setdefault(sample.patient or number, number) for number, sample in samples])[groups]
 
     def batches(self, images: ImageSet) -> Iterator[LabelledImages]:

@@ -20,10 +20,11 @@ def image_name(source: Source, site: str, images: ImageSet, place: int) -> str:
 
 
 def _file_name(folder: ImageFolder, site: str, plane: int) -> str:
-    entry = folder.entry(site)
+    decoded = folder.decoded(site)
+    entry = decoded.entry
     assert entry is not None  # its images were opened
     sample, cut = int(entry.sample[plane]), int(entry.slice[plane])
-    name = PurePosixPath(folder.samples[site][sample].image).name
+    name = PurePosixPath(decoded.samples[sample].image).name
     same_sample = entry.sample == sample
     if entry.slice[same_sample].max() > 0:
         name += f", slice {cut + 1}"

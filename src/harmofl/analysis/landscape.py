@@ -25,8 +25,8 @@ from harmofl.analysis.local_paths import LocalPath, local_path
 from harmofl.analysis.losses import Batches, losses_at, mean_loss, side_by_side
 from harmofl.analysis.planes import DRIFT_POINTS, Look, Progress, drift_view, random_views
 from harmofl.analysis.results import Landscape, Options
-from harmofl.data.folder import Watch, silent
 from harmofl.data.images import Site, seed_of
+from harmofl.data.watch import Watch, silent
 from harmofl.devices import threads
 from harmofl.models.network import Network
 from harmofl.states import evaluating

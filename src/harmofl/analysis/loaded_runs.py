@@ -13,8 +13,9 @@ from torch import Tensor
 
 from harmofl import registry
 from harmofl.analysis.losses import Batch
-from harmofl.data.folder import ImageFolder, Watch, silent
+from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site, seed_of
+from harmofl.data.watch import Watch, silent
 from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import in_batches

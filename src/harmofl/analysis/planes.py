@@ -18,8 +18,8 @@ from harmofl.analysis.loaded_runs import LoadedRun
 from harmofl.analysis.local_paths import LocalPath
 from harmofl.analysis.losses import Array, Batches, Mode, as_in_training, surface
 from harmofl.analysis.results import Options, View, is_lowest_at_edge
-from harmofl.data.folder import Watch
 from harmofl.data.images import seed_of
+from harmofl.data.watch import Watch
 from harmofl.models.network import Network
 from harmofl.states import evaluating
 

@@ -22,8 +22,8 @@ from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
 from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Plan, Target, open_target
 from harmofl.analysis.similarity import aligned, psnr, ssim
-from harmofl.data.folder import Watch, silent
 from harmofl.data.images import seed_of
+from harmofl.data.watch import Watch, silent
 from harmofl.devices import threads
 from harmofl.files import write_whole
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer

@@ -8,6 +8,7 @@ from typing import Any
 from harmofl.data.checked_site import HELD_OUT, CheckedSite, Row
 from harmofl.data.classes import Classes
 from harmofl.data.folder import ImageFolder
+from harmofl.data.inspection import find_problems
 from harmofl.data.remarks import ALSO, remarks_on
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
@@ -45,19 +46,19 @@ class Check:
 
 def check_images(task: Named, folder: ImageFolder) -> Check:
     """Look at everything in a task's folder."""
-    channels = _inspect(folder)
-    classes = _classes(folder)
-    sites = {site: CheckedSite(folder, site, classes) for site in folder.samples}
+    problems = find_problems(folder)
+    classes = _classes_of(folder)
+    sites = {site: CheckedSite(folder, site, classes) for site in folder.all_sites}
     return Check(
         task=task.name,
-        folder=str(folder.folder),
+        folder=str(folder.listing.folder),
         kind=folder.kind,
         sites=tuple(folder.sites),
         classes=classes.names if classes else (),
-        channels=channels,
+        channels=_channels_of(folder),
         limit=folder.data.limit,
         rows=tuple(row for site in sites.values() for row in site.rows),
-        problems=_in_order({*folder.problems, *remarks_on(folder, sites)}),
+        problems=_in_order({*problems, *remarks_on(folder, sites)}),
     )
 
 
@@ -84,23 +85,17 @@ def _with_lists(value: Any) -> Any:
     return [_with_lists(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _inspect(folder: ImageFolder) -> int | None:
-    """Decode everything and note what is wrong; the channels that the network would have."""
-    channels = None
-    for look in (folder.inspect, folder.found):
-        try:
-            found = look()
-        except UsageError as error:  # on classes or channels that do not go together
-            folder.problems.append(Problem("", str(error)))
-        else:
-            channels = found["channels"] if found else None
-    return channels
-
-
-def _classes(folder: ImageFolder) -> Classes | None:
+def _classes_of(folder: ImageFolder) -> Classes | None:
     try:
         return folder.classes
-    except UsageError:  # already noted
+    except UsageError:  # among the problems
+        return None
+
+
+def _channels_of(folder: ImageFolder) -> int | None:
+    try:
+        return folder.channels
+    except UsageError:  # among the problems
         return None
 
 

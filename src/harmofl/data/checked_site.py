@@ -58,8 +58,8 @@ class CheckedSite:
 
     def __init__(self, folder: ImageFolder, site: str, classes: Classes | None) -> None:
         self.name = site
-        self.samples = folder.samples[site]
-        self.entry = folder.entry(site)
+        self.listed, decoded = folder.listing.samples[site], folder.decoded(site)
+        self.samples, self.entry, self.prints = decoded.samples, decoded.entry, decoded.prints
         self.classes = classes
         self.planes: dict[str, Places] = {}
         if self.entry is not None:
@@ -69,7 +69,7 @@ class CheckedSite:
     def rows(self) -> tuple[Row, ...]:
         """What the site has in each split."""
         if self.entry is None:
-            return (Row(self.name, UNASSIGNED, images=0, files=len(self.samples), patients=_patients(self.samples)),)
+            return (Row(self.name, UNASSIGNED, images=0, files=len(self.listed), patients=_patients(self.listed)),)
         pixels = None
         if self.entry.masks is not None and self.classes is not None:
             pixels = _pixels_per_class(self.entry.masks, self.classes)

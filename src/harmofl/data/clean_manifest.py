@@ -21,15 +21,15 @@ def usable_samples(folder: ImageFolder, check: Check) -> list[Sample]:
     broken = {problem.file for problem in check.problems if problem.fatal}
     return [
         sample
-        for samples in folder.samples.values()
-        for sample in samples
+        for site in folder.all_sites
+        for sample in folder.decoded(site).samples
         if not broken & {sample.image, sample.mask, sample.site}
     ]
 
 
 def write_clean_manifest(path: Path, folder: ImageFolder, check: Check) -> int:
     """Write the rows that can be used, with paths relative to the data folder, and return how many they are."""
-    if os.path.realpath(path) == os.path.realpath(folder.folder / NAME):
+    if os.path.realpath(path) == os.path.realpath(folder.listing.folder / NAME):
         raise UsageError(f"{path}: this is the manifest that was checked; choose another name")
     samples = usable_samples(folder, check)
     if not samples:

@@ -9,7 +9,8 @@ import numpy as np
 
 from harmofl.data.cache import Entry
 from harmofl.data.checked_site import UNASSIGNED, CheckedSite, Row
-from harmofl.data.folder import SHOWN, ImageFolder, patients_on_two_sides
+from harmofl.data.folder import ImageFolder
+from harmofl.data.inspection import SHOWN
 from harmofl.data.looks import looks_in
 from harmofl.data.samples import Problem, Sample
 
@@ -22,16 +23,14 @@ ALSO = "ALSO IN"
 def remarks_on(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterator[Problem]:
     """Everything that is worth a remark, of files, of sites and between sites."""
     for site in sites.values():
-        if folder.data.split_by == "patient":  # not looked at yet where the classes failed
-            yield from patients_on_two_sides(site.samples)
         if site.entry is not None:
             yield from _about_files(site.entry, site.samples)
-            yield from (remark for _, remark in folder.notes(site.name))
+            yield from (remark for _, remark in folder.decoded(site.name).remarks())
             yield from _about_site(site.name, site.entry, site.rows)
     if folder.data.split_by == "patient":
         yield from _named_alike(sites.values())
     yield from _unlike(folder, sites)
-    yield from _duplicates(folder, sites)
+    yield from _duplicates(sites)
 
 
 def _unlike(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterator[Problem]:
@@ -111,14 +110,13 @@ def _about_split(row: Row) -> Iterator[Problem]:
         yield Problem(row.site, f"all {row.images} {row.split} images are of one class, {held[0]}", fatal=False)
 
 
-def _duplicates(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterator[Problem]:
+def _duplicates(sites: Mapping[str, CheckedSite]) -> Iterator[Problem]:
     """Files with the content of one that came before."""
     first: dict[str, tuple[Sample, str]] = {}
     for site in sites.values():
-        prints = folder.fingerprints(site.name)
         for sample, split in zip(site.samples, site.split_of_samples(), strict=True):
-            found = prints[sample.image]
-            before, its_split = first.setdefault(found, (sample, split)) if found else (sample, split)
+            content = site.prints[sample.image]
+            before, its_split = first.setdefault(content, (sample, split)) if content else (sample, split)
             if before is not sample:
                 yield Problem(sample.image, _alike(sample, split, before, its_split), fatal=False)
 

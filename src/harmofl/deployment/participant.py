@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from harmofl import registry
 from harmofl.data.images import Site
+from harmofl.data.inspection import check_for_training
 from harmofl.data.samples import POOLED
 from harmofl.deployment.kits import SiteKit
 from harmofl.devices import threads
@@ -263,7 +264,7 @@ class OwnImages:
         called = called_there(kit, task.open_folder(everyone.data).sites)
         only = settings.with_values("data", sites=[called], fingerprints=None)
         folder = task.open_folder(only.data)
-        folder.prepare()
+        check_for_training(folder)
         found = folder.found()
         train, val, test = folder.parts(called)
         known = {part: found[part] for part in ("channels", "classes") if getattr(settings.data, part) is None}

@@ -8,7 +8,7 @@ from typing import Any
 
 from harmofl.analysis.privacy import attack_run
 from harmofl.analysis.privacy_target import QUICK, Plan
-from harmofl.data.folder import Watch, silent
+from harmofl.data.watch import Watch, silent
 from harmofl.errors import UsageError
 from harmofl.federation.training import train
 from harmofl.files import check_writable

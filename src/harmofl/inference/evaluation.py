@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from harmofl import registry
-from harmofl.data.folder import ImageFolder, Watch, silent
+from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet
+from harmofl.data.inspection import check_for_scoring
 from harmofl.data.looks import looks_in, strange_ones
 from harmofl.data.samples import SPLITS
+from harmofl.data.watch import Watch, silent
 from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.runs.model_folder import read_description
@@ -92,15 +94,13 @@ def open_source(task: Task, settings: Settings, limited: Sequence[str], watch: W
         return phantom, settings
     source = task.open_folder(settings.data, watch, limited)
     announce_images(settings.data, watch)
-    source.inspect_images()
-    source.refuse_if_broken()
-    source.warn_of_other_grids()
+    check_for_scoring(source)
     return source, settings.with_values("data", **source.found())
 
 
 def warn_of_strange_images(source: ImageFolder, site: str, description: Mapping[str, Any]) -> None:
     """Warn of images of a site that are stored unlike those of training, where that may mislead the model."""
-    entry = source.entry(site)
+    entry = source.decoded(site).entry
     looks = looks_in(entry.facts) if entry else []
     for note, count in strange_ones(looks, description.get("training_images"), source.data).items():
         logger.warning("%s: %d of %d images: %s", site, count, len(looks), note)
@@ -144,5 +144,5 @@ def choose_images(source: Source, site: str, split: str, trained: TrainingSites)
     part = ("test" if site in trained.sites else "all") if split == "auto" else split
     if part == "all":
         return source.whole(site)
-    named = source.named(site, part) if isinstance(source, ImageFolder) else None
+    named = source.divided(site).assigned_to(part) if isinstance(source, ImageFolder) else None
     return named or dict(zip(SPLITS, source.parts(site), strict=True))[part]

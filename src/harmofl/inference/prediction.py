@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from harmofl.data.folder import Watch, silent
 from harmofl.data.formats import read_scan, read_series
 from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.layouts.tree import printable
 from harmofl.data.looks import look_of, strangeness
 from harmofl.data.scans import Scan, UnreadableError
+from harmofl.data.watch import Watch, silent
 from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.files import what_failed

@@ -43,7 +43,7 @@ def contact_sheet(task: Task, folder: ImageFolder, columns: int = 8) -> Figure:
     """Draw images of every site, spread over its patients, with outlines of the masks or names of the classes."""
     classes = _classes(folder)
     outlined = classes[1:] if folder.kind == "segmentation" else ()
-    figure, all_axes = _rows(list(folder.samples), columns, FOOTING if outlined else MARGIN)
+    figure, all_axes = _rows(folder.all_sites, columns, FOOTING if outlined else MARGIN)
     for site, axes in all_axes.items():
         _draw_site(axes, folder, site, columns, classes)
     title = f"{task.title[:1].upper()}{task.title[1:]}: images of each site"
@@ -78,7 +78,7 @@ def _classes(folder: ImageFolder) -> Sequence[str]:
 
 def _draw_site(axes: Axes, folder: ImageFolder, site: str, columns: int, classes: Sequence[str]) -> None:
     try:
-        images = _to_show(folder.units(site)[0])
+        images = _to_show(folder.divided(site).images)
     except UsageError:  # such as: not one image can be read
         draw_strip(axes, None)
         axes.text(0.5, 0.5, "cannot be shown", transform=axes.transAxes, ha="center", va="center", color=MUTED)
@@ -113,7 +113,7 @@ def _telling(folder: ImageFolder, site: str, images: StoredImages, count: int) -
     """Places of so many images: with something in their masks if there are, or one class after the other."""
     if images.labels is not None:
         return _spread(images.groups.numpy(), images.labels.numpy(), range(len(folder.classes.names)), count)
-    entry = folder.entry(site)
+    entry = folder.decoded(site).entry
     assert entry is not None
     has_foreground = (entry.foreground[images.rows[:, 0].numpy()] > 0).astype(np.int64)
     return _spread(images.groups.numpy(), has_foreground, [1], count)

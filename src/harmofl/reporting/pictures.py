@@ -19,7 +19,7 @@ from harmofl.analysis.hospitals import (
     harmonization,
     looks_at,
 )
-from harmofl.data.folder import silent
+from harmofl.data.watch import silent
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
 from harmofl.files import folder_name, write_whole

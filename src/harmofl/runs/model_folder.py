@@ -63,7 +63,7 @@ def _describe_training_images(task: Task, data: DataSettings) -> dict[str, list[
         return None
     try:
         images = task.open_folder(data)
-        return remembered(looks_in(entry.facts) for site in images.sites if (entry := images.entry(site)))
+        return remembered(looks_in(entry.facts) for site in images.sites if (entry := images.decoded(site).entry))
     except (OSError, UsageError, RunError) as error:  # the images are gone, but the model is there
         logger.debug("the training images cannot be described", exc_info=error)
         return None

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harmofl import registry
-from harmofl.data.folder import Watch
+from harmofl.data.inspection import check_for_training
+from harmofl.data.watch import Watch
 from harmofl.errors import UsageError
 from harmofl.settings import DataSettings, Settings, Tree
 from harmofl.settings.schema import FOUND_IN_DATA
@@ -57,5 +58,5 @@ def fill_in_data_facts(settings: Settings, watch: Watch) -> Settings:
         return settings
     images = task.open_folder(settings.data, watch)
     announce_images(settings.data, watch)
-    images.prepare()
+    check_for_training(images)
     return settings.with_values("data", **images.found())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from harmofl import registry
-from harmofl.data.folder import ImageFolder, Watch, silent
+from harmofl.data.folder import ImageFolder, open_folder
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, split
-from harmofl.data.samples import POOLED, Listing
+from harmofl.data.listing import Layout
+from harmofl.data.samples import POOLED
+from harmofl.data.watch import Watch, silent
 from harmofl.errors import UsageError, unknown_name
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
@@ -20,9 +21,6 @@ from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.losses import Loss
 from harmofl.tasks.scorers import Scorer
 from harmofl.tasks.scores import ScoreEntry
-
-Layout = Callable[[Path, Path], Listing]
-"""From a folder, and a folder in which it may keep what it found, to the samples."""
 
 
 class Source(Protocol):
@@ -115,7 +113,7 @@ class Task:
         self, data: DataSettings, watch: Watch = silent, limited: Collection[str] | None = None
     ) -> ImageFolder:
         """The images of a folder in this task's layout; `limited`: the sites that data.limit is for."""
-        return ImageFolder(self.kind, self.layout, data, self.classes, watch, limited)
+        return open_folder(self.kind, self.layout, data, self.classes, watch, limited)
 
     def sites_of(self, data: DataSettings) -> tuple[str, ...]:
         """Who takes part."""

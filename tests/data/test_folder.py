@@ -24,9 +24,11 @@ from folders import (
     write_manifest,
 )
 from harmofl import registry
-from harmofl.data.folder import ImageFolder, stratified
+from harmofl.data.division import draw_stratified
+from harmofl.data.folder import ImageFolder
 from harmofl.data.formats import read_scan
 from harmofl.data.images import LabelledImages, seed_of
+from harmofl.data.inspection import check_for_training, find_image_problems, find_problems
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
@@ -56,7 +58,7 @@ def counts(images: ImageFolder) -> dict[str, list[int]]:
 
 def test_camelyon17_has_a_site_per_center_split_by_patient(tmp_path: Path) -> None:
     images = opened("histology", camelyon17_folder(tmp_path), preset="paper")
-    images.prepare()
+    check_for_training(images)
     assert found(images) == (["center-0", "center-1"], 3, ["normal", "tumor"])
     # Four patients of six patches each: one to test, one to val, two to train.
     assert counts(images) == {"center-0": [12, 6, 6], "center-1": [12, 6, 6]}
@@ -88,7 +90,7 @@ def test_camelyon17_training_images_are_cut_to_the_smallest_site_each_class_alik
 
 def test_nuclei_outlines_become_tiles_with_masks_and_test_folders_are_kept(tmp_path: Path) -> None:
     images = opened("nuclei", nuclei_folder(tmp_path), preset="small", size=64)
-    images.prepare()
+    check_for_training(images)
     assert found(images) == (["MoNuSeg", "TNBC"], 3, ["background", "nucleus"])
     # 70 pixels make two tiles of 64 each way. MoNuSeg: three training patients, of which one to val; TNBC: five.
     assert counts(images) == {"MoNuSeg": [8, 4, 4], "TNBC": [12, 4, 4]}
@@ -108,7 +110,7 @@ def test_nuclei_are_resized_in_the_papers_way(tmp_path: Path) -> None:
 
 def test_prostate_slices_come_with_their_neighbours(tmp_path: Path) -> None:
     images = opened("prostate", prostate_folder(tmp_path), preset="small", size=36, resize=False)
-    images.prepare()
+    check_for_training(images)
     assert found(images) == (["BIDMC", "HK"], 3, ["background", "prostate"])
     # Four cases of five or six slices, two tiles each (40 pixels wide): a case to val, one to test.
     assert sum(counts(images)["HK"]) == (5 + 6 + 5 + 6) * 2
@@ -149,7 +151,7 @@ def test_sites_that_store_their_volumes_otherwise_are_turned_alike(tmp_path: Pat
 
 def test_own_pictures_without_patients_are_split_one_by_one(tmp_path: Path) -> None:
     images = opened("classification", classification_folder(tmp_path, images=10))
-    images.prepare()
+    check_for_training(images)
     assert found(images) == (["site-0", "site-1"], 1, ["healthy", "ill"])
     assert counts(images) == {"site-0": [6, 2, 2], "site-1": [6, 2, 2]}
 
@@ -179,7 +181,7 @@ def test_own_images_may_have_any_depth_and_number_of_channels(tmp_path: Path, dt
         picture(tmp_path / f"{number}-mask.png", mask)
         rows.append({"site": "A", "image": f"{number}.tif", "mask": f"{number}-mask.png"})
     images = opened("segmentation", write_manifest(tmp_path, rows), size=16)
-    images.prepare()
+    check_for_training(images)
     assert found(images) == (["A"], channels, ["0", "1", "2"])
     batch = images.whole("A").load(torch.arange(4))
     assert batch.images.shape == (4, channels, 16, 16)
@@ -189,18 +191,41 @@ def test_own_images_may_have_any_depth_and_number_of_channels(tmp_path: Path, dt
 @real_data
 def test_the_real_tiles_load_with_their_own_split() -> None:
     images = opened("segmentation", REAL / "nuclei-tiles", preset="small")
-    images.prepare()
+    check_for_training(images)
     expected = {site: [80 if site != "TNBC" else 78, 20, 40] for site in images.sites}
     assert (len(images.sites), counts(images)) == (6, expected)
     assert images.found()["classes"] == ["0", "255"]
 
 
 @real_data
+def test_the_real_tiles_keep_the_names_that_kept_results_know_them_by() -> None:
+    images = opened("segmentation", REAL / "nuclei-tiles", size=128, limit=0)
+    names = images.found()
+    assert names["fingerprints"] == [
+        "933b8370c70c258ac54cee767fa72a53",
+        "b352fa0e04273be6e2dd4ad8ea27dab1",
+        "5f1eca6aaf6548d5b5d8e582a43f0cc4",
+        "a65bc79f31e5dffec777f074ef624fe7",
+        "fa0a2adaf32b47175bbce080259ee162",
+        "2677ac287851c19accce1698a5a83640",
+    ]
+    assert names["annotations"] == [
+        "d80aca12f4ea0becc16c394df534b080",
+        "904b422b467b2f2cbe2f3d5b7aa794bb",
+        "94ef3a1803eba03f6198f9e4883fefff",
+        "318b2976842551589b153b5d241a2d25",
+        "7fb827bb34a314b9760c99c2a83e590f",
+        "1bd9a03588bb8627d166b11874f8b9bc",
+    ]
+    breast = images.decoded("MoNuSAC-breast")
+    assert images.recipe.key(breast.samples, breast.prints) == "0e2d0f24a56cf1da75c218562db59d79"
+
+
+@real_data
 def test_the_real_original_files_load() -> None:
     folder = REAL / "nuclei-original-layouts"
     images = opened("nuclei", folder, preset="small", split_by="image", sites=["MoNuSAC-breast", "TNBC"], limit=2000)
-    images.inspect_images()
-    assert not images.problems
+    assert not find_image_problems(images)
     masks = images.whole("MoNuSAC-breast").load(torch.arange(5)).targets
     assert 0.02 < masks.float().mean() < 0.6
     assert len(images.whole("TNBC")) == 50 * 16  # 512 pixels: 4 × 4 tiles of 128
@@ -211,8 +236,9 @@ def test_readers_can_start_in_many_threads_of_a_new_process(tmp_path: Path) -> N
     folder = prostate_folder(tmp_path, cases=12, shape=(20, 20, 3))
     script = (
         "from harmofl.settings import resolve; from harmofl import registry; import sys;"
+        "from harmofl.data.inspection import check_for_training;"
         "data = resolve('prostate', 'fedavg', 'smoke', overrides={'data.folder': sys.argv[1]})[0].data;"
-        "registry.tasks.find('prostate').open_folder(data).prepare()"
+        "check_for_training(registry.tasks.find('prostate').open_folder(data))"
     )
     for _ in range(3):
         shutil.rmtree(os.environ["HARMOFL_CACHE"])
@@ -241,7 +267,7 @@ def test_what_is_wrong_with_a_site_that_takes_no_part_does_not_matter(tmp_path: 
     assert "21 problems: manifest.csv line 12: image site-1/p0-0.png" in broken(folder)
     assert "1 problem: manifest.csv line 12: image" in broken(folder, sites=["site-0", "site-1"])
     assert "1 problem: manifest.csv line 12: image" in broken(folder, sites=["site-0"], hold_out_site="site-1")
-    opened("segmentation", folder, sites=["site-0", "site-2"]).prepare()
+    check_for_training(opened("segmentation", folder, sites=["site-0", "site-2"]))
 
 
 MOVED = [
@@ -264,25 +290,25 @@ def test_rows_whose_values_moved_to_other_columns_are_never_left_out_silently(tm
     assert "manifest.csv line 2: " in broken(folder, "classification", sites=["site-0"])
     lines[1] = ",site-0,site-0/0.png,healthy,"
     (folder / "manifest.csv").write_text("\n".join(lines))
-    opened("classification", folder, sites=["site-0"]).prepare()  # not one image of site-1 is there
+    check_for_training(opened("classification", folder, sites=["site-0"]))  # not one image of site-1 is there
 
 
 def test_what_is_wrong_with_another_site_does_not_matter_in_the_papers_sets(tmp_path: Path) -> None:
     prostate = prostate_folder(tmp_path / "prostate")
     (prostate / "HK/Case01.nii.gz").unlink()
     assert "HK/Case01_Segmentation.nii.gz: belongs to no image" in broken(prostate, "prostate", size=40)
-    opened("prostate", prostate, sites=["BIDMC"], size=40).prepare()
+    check_for_training(opened("prostate", prostate, sites=["BIDMC"], size=40))
     nuclei = nuclei_folder(tmp_path / "nuclei")
     (nuclei / "MoNuSegTestData/TCGA-XX-0003-01Z.xml").unlink()
     (nuclei / "MoNuSAC_images_and_annotations/TCGA-EV-0001").mkdir(parents=True)
     (nuclei / "MoNuSAC_images_and_annotations/TCGA-EV-0001/TCGA-EV-0001-01Z.svs").touch()
     assert "2 problems: " in broken(nuclei, "nuclei")
-    opened("nuclei", nuclei, sites=["TNBC"]).prepare()
+    check_for_training(opened("nuclei", nuclei, sites=["TNBC"]))
     centers = camelyon17_folder(tmp_path / "camelyon17")
     next((centers / "patches/patient_020_node_1").iterdir()).unlink()
     for _ in range(2):  # listed, and from what was kept
         assert "listed in metadata.csv but not there" in broken(centers, "histology")
-        opened("histology", centers, sites=["center-0"]).prepare()
+        check_for_training(opened("histology", centers, sites=["center-0"]))
 
 
 def test_a_limit_draws_the_same_images_every_time(tmp_path: Path) -> None:
@@ -297,7 +323,7 @@ def test_a_limit_draws_the_same_images_every_time(tmp_path: Path) -> None:
 
 def test_a_limit_in_classification_decodes_no_more_than_it_takes(tmp_path: Path) -> None:
     images = opened("classification", classification_folder(tmp_path, images=20), limit=6)
-    entry = images.entry("site-0")
+    entry = images.decoded("site-0").entry
     assert entry is not None
     assert len(entry.planes) == 6
 
@@ -329,7 +355,7 @@ def test_a_limit_draws_volumes_of_as_many_patients_as_it_can(tmp_path: Path, lim
     folder = volumes_folder(tmp_path, list("ppppppppqqrs"), [""] * 12)
     for seed in range(5):
         images = opened("segmentation", folder, limit=limit, seed=seed, size=16)
-        images.prepare()
+        check_for_training(images)
         numbers = images.whole("A").groups.unique(return_counts=True)[1].tolist()
         assert len(numbers) == min(4, max(3, limit // 5))
         assert sum(numbers) == 5 * max(3, limit // 5)
@@ -350,7 +376,7 @@ def test_a_limit_draws_volumes_of_every_split_that_is_named(
     folder = volumes_folder(tmp_path, [f"p{number}" for number in range(12)], splits)
     for seed in range(5):
         images = opened("segmentation", folder, limit=limit, seed=seed, size=16)
-        images.prepare()
+        check_for_training(images)
         assert [{splits[number] for number in part.groups.tolist()} for part in images.parts("A")] == expected
 
 
@@ -374,7 +400,7 @@ def test_stratified_draws_keep_the_classes_in_proportion() -> None:
     labels = torch.tensor([0] * 30 + [1] * 10)
     images = LabelledImages(torch.zeros(40, 1, 1, 1), labels, torch.arange(40))
     for wanted in (4, 8, 20, 40):
-        assert labels[stratified(images, wanted, seed=1)].bincount().tolist() == [3 * wanted // 4, wanted // 4]
+        assert labels[draw_stratified(images, wanted, seed=1)].bincount().tolist() == [3 * wanted // 4, wanted // 4]
 
 
 def test_unassigned_images_follow_their_patient(tmp_path: Path) -> None:
@@ -445,7 +471,7 @@ def decoded_sites(folder: Path, **data: Any) -> list[str]:
     """The sites whose images had to be decoded."""
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)} | data)
     seen: list[dict[str, Any]] = []
-    registry.tasks.find("segmentation").open_folder(settings.data, seen.append).prepare()
+    check_for_training(registry.tasks.find("segmentation").open_folder(settings.data, seen.append))
     return sorted({record["site"] for record in seen if record["doing"] == "decoding"})
 
 
@@ -464,7 +490,7 @@ def test_a_kept_listing_is_for_its_owners_eyes_only_in_a_folder_that_was_there(t
     (tmp_path / "cache").mkdir(mode=0o755)
     images = opened("histology", camelyon17_folder(tmp_path / "data"), cache=str(tmp_path / "cache"))
     assert list((tmp_path / "cache" / "listings").rglob("*.jsonl"))
-    images.prepare()
+    check_for_training(images)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "cache").iterdir())
 
 
@@ -479,7 +505,7 @@ def test_images_stay_on_disk_until_they_are_asked_for(tmp_path: Path) -> None:
 
 def broken(folder: Path, task: str = "segmentation", **data: Any) -> str:
     with pytest.raises(UsageError) as caught:
-        opened(task, folder, **data).prepare()
+        check_for_training(opened(task, folder, **data))
     return str(caught.value)
 
 
@@ -540,7 +566,7 @@ def test_masks_with_an_identity_affine_are_never_turned_onto_a_dicom_series(tmp_
         (series_folder(tmp_path / "right", None), {}),
     ):
         images = opened("segmentation", folder, **data)
-        images.prepare()
+        check_for_training(images)
         masks = images.whole("A").load(torch.arange(3)).targets
         assert masks[1].nonzero().tolist() == [[row, column] for row in range(4) for column in range(4)]
         assert not masks[0].any()
@@ -564,7 +590,7 @@ def test_a_patient_on_two_sides_is_refused_unless_images_are_split(tmp_path: Pat
     write_manifest(tmp_path, rows)
     message = broken(tmp_path, "classification")
     assert "1.png: patient Ann of A is in val, but 0.png of the same patient is in train" in message
-    opened("classification", tmp_path, split_by="image").prepare()
+    check_for_training(opened("classification", tmp_path, split_by="image"))
 
 
 def test_images_of_other_channels_are_refused_with_the_setting_that_mends_it(tmp_path: Path) -> None:
@@ -572,18 +598,17 @@ def test_images_of_other_channels_are_refused_with_the_setting_that_mends_it(tmp
     picture(folder / "site-0/p1-0.png", blob(40, 0, 1)[0])
     message = broken(folder)
     assert "site-0/p1-0.png: 1 channels, where site-0/p0-0.png has 3: data.color = 'rgb' or 'grey'" in message
-    opened("segmentation", folder, color="rgb").prepare()
-    opened("segmentation", folder, color="grey").prepare()
+    check_for_training(opened("segmentation", folder, color="rgb"))
+    check_for_training(opened("segmentation", folder, color="grey"))
 
 
 def test_sites_of_different_channels_are_refused_too(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path)
     for path in (folder / "site-1").glob("*[0-9].png"):
         picture(path, blob(40, 0, 1)[0])
-    images = opened("segmentation", folder)
-    images.prepare()
-    with pytest.raises(UsageError, match=r"differ in their number of channels \(site-0 3, site-1 1\)"):
-        images.found()
+    assert "differ in their number of channels (site-0 3, site-1 1)" in broken(folder)
+    with pytest.raises(UsageError, match="differ in their number of channels"):
+        opened("segmentation", folder).found()
 
 
 def test_a_site_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
@@ -595,8 +620,7 @@ def test_a_site_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
 
 def opened_problems(folder: Path) -> list[str]:
     images = opened("segmentation", folder)
-    images.inspect()
-    return [str(problem) for problem in images.problems]
+    return [str(problem) for problem in find_problems(images)]
 
 
 def test_problems_of_one_site_do_not_hide_those_of_another(tmp_path: Path) -> None:
@@ -618,7 +642,7 @@ def test_files_that_cannot_be_opened_never_stand_for_one_another(
         patched.setattr("harmofl.data.cache._content", lambda path: "")
         assert "site-0/p0-0-mask.png: cannot be opened (and 39 more like it)" in broken(folder)
     images = opened("segmentation", folder)
-    images.prepare()
+    check_for_training(images)
     first, second = (images.whole(site).load(torch.arange(4)).images for site in images.sites)
     assert not torch.equal(first, second)
 

@@ -1,0 +1,221 @@
+"""From a site's files to planes in the cache, each file decoded once; what cannot be decoded is a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from harmofl.data.cache import Cache, Decoded, Entry, digest, in_threads
+from harmofl.data.looks import facts_of_look
+from harmofl.data.preparation import Fit, in_unit_range
+from harmofl.data.samples import Problem, Sample
+from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
+from harmofl.data.watch import Watch
+from harmofl.registry import Kind
+from harmofl.settings import DataSettings
+
+VERSION = 5
+"""Of what decoding does; another number makes every entry of the cache anew."""
+MOST_MASK_VALUES = 256
+UNPACKED = 12
+"""How many times larger an image is in memory than in its file, roughly."""
+
+
+@dataclass(frozen=True)
+class DecodedSite:
+    """A site's images as the network sees them."""
+
+    site: str
+    samples: tuple[Sample, ...]
+    """Those that could be decoded, in the order of the entry."""
+    prints: Mapping[str, str]
+    """The content hashes of all files that were listed; empty for one that cannot be opened."""
+    entry: Entry | None
+    """None if not one image could be decoded."""
+    problems: tuple[Problem, ...]
+    is_complete: bool
+    """Whether every sample that was listed could be decoded."""
+
+    def remarks(self) -> Iterator[tuple[Note, Problem]]:
+        """What a careful owner would want to know about the files, each note with the remark that it makes."""
+        for sample, notes in zip(self.samples, self.entry.notes if self.entry else (), strict=True):
+            for note in notes:
+                its_image = f" (its image: {sample.image})" if note.about == "grid" else ""
+                file = sample.image if note.about == "image" else sample.mask
+                yield note, Problem(file, f"{note.text}{its_image}", fatal=False, site=self.site)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is made of an image and its mask: the kind of task, and the settings that matter."""
+
+    kind: Kind
+    data: DataSettings
+
+    @property
+    def resizes(self) -> bool:
+        """Whether images are scaled, not cut: a label is true of the whole image only."""
+        return self.data.resize or self.kind == "classification"
+
+    def key(self, samples: Sequence[Sample], prints: Mapping[str, str]) -> str:
+        """The name of the entry, by content: the files' hashes, and the settings that change what is made of them."""
+        data = self.data
+        chosen = [self.kind, data.size, self.resizes, data.color, data.intensity]
+        if data.mask_grid != "auto":
+            chosen.append(data.mask_grid)
+        files = [[prints[each.image], prints.get(each.mask, ""), each.reversed_channels] for each in samples]
+        return digest(VERSION, chosen, files)
+
+    def attempt(self, folder: Path, sample: Sample) -> Decoded | Problem:
+        """Decode a sample, or say why it cannot be."""
+        try:
+            return self.decode(folder, sample)
+        except _MaskError as error:
+            return Problem(sample.mask, str(error))
+        except UnreadableError as error:
+            return Problem(sample.image, str(error))
+        except Exception as error:  # of a library that met a broken file
+            return Problem(sample.image, f"cannot be read: {type(error).__name__}: {error}")
+
+    def decode(self, folder: Path, sample: Sample) -> Decoded:
+        """Read an image and its mask, and bring them to the network's size."""
+        from harmofl.data.formats import read_scan
+
+        scan = read_scan(folder / sample.image)
+        if sample.reversed_channels:
+            scan = replace(scan, pixels=scan.pixels[:, ::-1])
+        mask = self._read_mask(folder, sample, scan) if self.kind == "segmentation" else None
+        height, width = scan.pixels.shape[-2:]
+        fit = Fit(height, width, self.data.size, self.resizes)
+        return Decoded(
+            planes=fit.images(in_unit_range(scan, self.data)),
+            masks=None if mask is None else fit.masks(mask.labels),
+            tiles=fit.tiles,
+            facts=describe_scan(scan),
+            values=[] if mask is None else np.unique(mask.labels).tolist(),
+            notes=[*(Note("image", text) for text in scan.geometry.notes), *(mask.notes if mask else ())],
+        )
+
+    def _read_mask(self, folder: Path, sample: Sample, scan: Scan) -> ScanMask:
+        from harmofl.data.formats import read_mask
+        from harmofl.data.formats.alignment import OtherGridError
+
+        try:
+            mask = read_mask(folder / sample.mask, scan, self.data.mask_grid)
+        except OtherGridError as error:
+            raise _MaskError(f"{error} (its image: {sample.image})") from None
+        except UnreadableError as error:
+            raise _MaskError(str(error)) from None
+        except Exception as error:
+            raise _MaskError(f"cannot be read: {type(error).__name__}: {error}") from error
+        return _with_small_labels(mask)
+
+
+class _MaskError(UnreadableError):
+    """The mask is what cannot be read, not the image."""
+
+
+def _with_small_labels(mask: ScanMask) -> ScanMask:
+    labels = mask.labels
+    count = len(np.unique(labels))
+    if count > MOST_MASK_VALUES:
+        raise _MaskError(f"{count} different values: a mask holds a few labels (is it a picture, or a JPEG?)")
+    if labels.min() < 0 or labels.max() > 65535:
+        raise _MaskError(f"labels from {labels.min()} to {labels.max()}: they must be from 0 to 65535")
+    return replace(mask, labels=labels.astype(np.uint8 if labels.max() < 256 else np.uint16))
+
+
+def describe_scan(scan: Scan) -> dict[str, float]:
+    """What is worth knowing of an original."""
+    slices, channels, height, width = scan.pixels.shape
+    pixels = scan.pixels
+    sizes = {"slices": slices, "channels": channels, "height": height, "width": width} | facts_of_look(scan)
+    return sizes | {"minimum": float(pixels.min()), "mean": float(pixels.mean()), "maximum": float(pixels.max())}
+
+
+def decode_site(
+    site: str, samples: Sequence[Sample], folder: Path, recipe: Recipe, cache: Cache, watch: Watch
+) -> DecodedSite:
+    """A site's images, from the cache if they are there; else they are decoded into it."""
+    prints = _hash_files(site, samples, folder, cache, watch)
+    closed = {each: [path for path in (each.image, each.mask) if path and not prints[path]] for each in samples}
+    problems = [Problem(path, "cannot be opened") for paths in closed.values() for path in paths]
+    readable = [each for each in samples if not closed[each]]
+    entry = cache.open(recipe.key(readable, prints)) if readable else None
+    if entry is None:
+        work = _Work(site, readable, folder, recipe, watch)
+        entry = work.fill(cache, prints)
+        readable, problems = work.good, problems + work.problems
+    watch({"phase": "data", "site": site, "done": len(readable), "total": len(readable), "doing": "decoded"})
+    is_complete = len(readable) == len(samples)
+    return DecodedSite(site, tuple(readable), prints, entry, tuple(problems), is_complete)
+
+
+def _hash_files(site: str, samples: Sequence[Sample], folder: Path, cache: Cache, watch: Watch) -> dict[str, str]:
+    """The content hashes of a site's files."""
+    paths = sorted({path for sample in samples for path in (sample.image, sample.mask) if path})
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        watch({"phase": "data", "site": site, "done": done, "total": len(paths), "doing": "reading"})
+
+    return cache.fingerprints(folder, site, paths, count)
+
+
+class _Work:
+    """The decoding of one site, as it goes on."""
+
+    def __init__(self, site: str, samples: Sequence[Sample], folder: Path, recipe: Recipe, watch: Watch) -> None:
+        self.site, self.samples, self.folder, self.recipe, self.watch = site, samples, folder, recipe, watch
+        self.good: list[Sample] = []
+        self.problems: list[Problem] = []
+
+    def fill(self, cache: Cache, prints: Mapping[str, str]) -> Entry | None:
+        """Write the entry of all samples that can be decoded; None if there are none."""
+        decoded = self._decode()
+        first = next(decoded, None)
+        if first is None:
+            self.problems.append(Problem(self.site, "not one of this site's images could be read"))
+            return None
+
+        def from_first() -> Iterator[Decoded]:
+            yield first
+            yield from decoded
+
+        return cache.make(lambda: self.recipe.key(self.good, prints), from_first())
+
+    def _decode(self) -> Iterator[Decoded]:
+        from harmofl.data.formats import load_libraries
+
+        load_libraries()
+        channels, total = 0, len(self.samples)
+        results = in_threads(lambda each: self.recipe.attempt(self.folder, each), self.samples, cost=self._cost)
+        for number, (sample, result) in enumerate(zip(self.samples, results, strict=True)):
+            self.watch({"phase": "data", "site": self.site, "done": number, "total": total, "doing": "decoding"})
+            if isinstance(result, Decoded):
+                channels = channels or result.planes.shape[1]
+                result = self._check_channels(sample, result, channels)
+            if isinstance(result, Problem):
+                self.problems.append(result)
+            else:
+                self.good.append(sample)
+                yield result
+
+    def _check_channels(self, sample: Sample, decoded: Decoded, channels: int) -> Decoded | Problem:
+        own = decoded.planes.shape[1]
+        if own == channels:
+            return decoded
+        hint = "data.color = 'rgb' or 'grey' makes them alike"
+        return Problem(sample.image, f"{own} channels, where {self.good[0].image} has {channels}: {hint}")
+
+    def _cost(self, sample: Sample) -> int:
+        """About how many bytes an image takes once it is unpacked, with what is made of it on the way."""
+        try:
+            return UNPACKED * (self.folder / sample.image).stat().st_size
+        except OSError:
+            return 0

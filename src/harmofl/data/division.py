@@ -1,0 +1,156 @@
+"""How a site's images are divided: which count, whose they are, and which are for training, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harmofl.data.cache import Entry
+from harmofl.data.classes import Classes
+from harmofl.data.decoding import DecodedSite
+from harmofl.data.images import (
+    ImageSet,
+    Parts,
+    StoredImages,
+    following_their_group,
+    most_needed_first,
+    seed_of,
+    split,
+)
+from harmofl.data.listing import draw_places
+from harmofl.data.samples import Sample
+from harmofl.errors import UsageError
+from harmofl.settings import DataSettings
+
+Places = NDArray[np.int64]
+"""Places of planes in an entry."""
+
+
+@dataclass(frozen=True)
+class DividedSite:
+    """A site's images (tiles, slices), with the part that the data itself assigns each to."""
+
+    site: str
+    images: StoredImages
+    assigned: tuple[str, ...]
+    """Train, val or test; empty where the data does not say."""
+    group_name: str
+    """What a group of images is called: a patient, or an image."""
+
+    def parts(self, seed: int) -> Parts:
+        """Train, val and test, as the data says where it does."""
+        return split(self.images, self.site, "patient", seed, self.assigned, called=self.group_name)
+
+    def assigned_to(self, part: str) -> ImageSet | None:
+        """The images that the data itself assigns to val or test, if there are any."""
+        places = torch.from_numpy(np.array(self.assigned) == part).nonzero().flatten()
+        return self.images.at(places) if len(places) and part != "train" else None
+
+
+def divide_site(decoded: DecodedSite, classes: Classes, data: DataSettings, limit: int) -> DividedSite:
+    """The images of a site that count, in the order of its planes; `limit`: at most so many, 0 for all."""
+    entry, samples = decoded.entry, decoded.samples
+    if entry is None:
+        raise UsageError(f"{decoded.site}: not one of its images could be read")
+    places = _choose_planes(decoded.site, entry, samples, data, limit)
+    of_sample = torch.from_numpy(entry.sample[places])
+    if entry.masks is None:
+        labels = torch.tensor([classes.index(sample.label) for sample in samples], dtype=torch.int64)
+        classes_of = labels[of_sample]
+    else:
+        classes_of = torch.tensor(classes.table(up_to=int(max(map(max, entry.values)))), dtype=torch.int64)
+    rows = torch.from_numpy(with_neighbours(entry, places, data.neighbours))
+    groups = torch.tensor(number_groups(samples, data), dtype=torch.int64)[of_sample]
+    has_patients = data.split_by == "patient" and any(sample.patient for sample in samples)
+    return DividedSite(
+        site=decoded.site,
+        images=StoredImages(entry.planes, entry.masks, rows, classes_of, groups),
+        assigned=tuple(_assigned_parts(samples, data)[entry.sample[places]].tolist()),
+        group_name="patient" if has_patients else "image",
+    )
+
+
+def cut_training(parts: Parts, site: str, size: int, seed: int) -> Parts:
+    """The same parts with no more training images than that, each class in proportion."""
+    train, val, test = parts
+    return train.at(draw_stratified(train, size, seed_of(seed, site, "cut"))), val, test
+
+
+def number_groups(samples: Sequence[Sample], data: DataSettings) -> list[int]:
+    """A number for each sample's patient; a sample without one is its own."""
+    by_patient = data.split_by == "patient"
+    names = [each.patient if by_patient and each.patient else f"\0{number}" for number, each in enumerate(samples)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
+def _assigned_parts(samples: Sequence[Sample], data: DataSettings) -> NDArray[np.str_]:
+    """The part that the data assigns each sample to, by its patient if not by itself."""
+    groups = torch.tensor(number_groups(samples, data))
+    return following_their_group(np.array([sample.split for sample in samples]), groups)
+
+
+def _choose_planes(site: str, entry: Entry, samples: Sequence[Sample], data: DataSettings, limit: int) -> Places:
+    places = np.arange(len(entry.sample))
+    if data.slices != "all" and entry.masks is not None:
+        places = places[_has_foreground_slice(entry)]
+    if len(places) == 0:
+        raise UsageError(f"{site}: no slice holds anything of its mask (data.slices = {data.slices!r})")
+    if not limit or len(places) <= limit:
+        return places
+    if (entry.facts["slices"] > 1).any():  # whole volumes, as a case is scored as a whole
+        return _draw_volumes(site, entry, samples, places, data, limit)
+    drawn: Places = places[draw_places(len(places), limit, data.seed, site).numpy()]
+    return drawn
+
+
+def _draw_volumes(
+    site: str, entry: Entry, samples: Sequence[Sample], places: Places, data: DataSettings, limit: int
+) -> Places:
+    """The slices of volumes drawn at random, as many as stay within the limit, but enough to be split."""
+    sizes = np.bincount(entry.sample[places], minlength=len(samples))
+    by_chance = draw_places(len(samples), len(samples), data.seed, site, in_order=False).tolist()
+    not_empty = [volume for volume in by_chance if sizes[volume]]
+    order, needed = most_needed_first(not_empty, number_groups(samples, data), _assigned_parts(samples, data).tolist())
+    fitting = max(needed, int((sizes[order].cumsum() <= limit).sum()))
+    return places[np.isin(entry.sample[places], order[:fitting])]
+
+
+def _has_foreground_slice(entry: Entry) -> NDArray[np.bool_]:
+    """Planes of slices of which any tile holds something; pictures always count."""
+    _, slices = np.unique(np.stack([entry.sample, entry.slice]), axis=1, return_inverse=True)
+    in_slice = np.bincount(slices, weights=entry.foreground)[slices]
+    is_volume = entry.facts["slices"][entry.sample] > 1
+    return np.asarray((in_slice > 0) | ~is_volume)
+
+
+def with_neighbours(entry: Entry, places: Places, count: int) -> Places:
+    """For each plane itself and the same tile of the slices around it; the end slices are their own neighbours."""
+    sample = entry.sample[places]
+    tiles = entry.tiles[sample]
+    last = (entry.facts["slices"][sample]).astype(np.int64) - 1
+    rows = []
+    for offset in range(-count, count + 1):
+        wanted = np.clip(entry.slice[places] + offset, 0, last)
+        rows.append(places + (wanted - entry.slice[places]) * tiles)
+    return np.stack(rows, axis=1)
+
+
+def draw_stratified(images: ImageSet, wanted: int, seed: int) -> Tensor:
+    """Places of so many images, drawn at random, each class in proportion."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(images), generator=generator)
+    labels = images.labels
+    if labels is None or len(images) <= wanted:
+        return order[:wanted].sort().values
+    ranks = torch.zeros(len(images), dtype=torch.float64)
+    for label in torch.unique(labels):
+        members = order[labels[order] == label]
+        # The k-th of n images of a class stands at (k + ½)/n: the first places hold every class in proportion.
+        ranks[members] = (torch.arange(len(members), dtype=torch.float64) + 0.5) / len(members)
+    return torch.argsort(ranks, stable=True)[:wanted].sort().values

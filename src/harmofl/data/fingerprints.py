@@ -1,0 +1,24 @@
+"""Short names by which the same images, split and truth are recognized again; they tell nothing about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harmofl.data.cache import digest
+from harmofl.data.decoding import Recipe
+from harmofl.data.division import number_groups
+from harmofl.data.samples import Sample
+
+
+def fingerprint_images(samples: Sequence[Sample], prints: Mapping[str, str], recipe: Recipe, limit: int) -> str:
+    """A name for a site's images and how they are split."""
+    data = recipe.data
+    groups = number_groups(samples, data)
+    files = [[prints[each.image], group, each.split] for each, group in zip(samples, groups, strict=True)]
+    return digest(files, data.seed, limit, data.split_by, data.slices, data.size, recipe.resizes)
+
+
+def fingerprint_annotations(samples: Sequence[Sample], prints: Mapping[str, str]) -> str:
+    """A name for what a site's images are said to show: their masks or labels."""
+    # With the images, which only their owner has: else the labels of a few could be found by trying all.
+    return digest([[prints[each.image], each.label, prints.get(each.mask, "")] for each in samples])
