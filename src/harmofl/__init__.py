@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harmofl.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from harmofl.api import adapt as adapt
     from harmofl.api import check_data as check_data
     from harmofl.api import evaluate as evaluate
     from harmofl.api import export as export
@@ -38,6 +39,7 @@ _HOMES = {
     "ScoreEntry": "harmofl.tasks.scores",
     "Task": "harmofl.tasks.task",
     "UsageError": "harmofl.errors",
+    "adapt": "harmofl.api",
     "check_data": "harmofl.api",
     "evaluate": "harmofl.api",
     "export": "harmofl.api",

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from harmofl.data.check import Check
+    from harmofl.inference.adaptation import AdaptationSummary
     from harmofl.inference.outcomes import Outcome
 
 
@@ -138,6 +139,28 @@ def predict(
         watch=watch,
         overwrite=overwrite,
     )
+
+
+def adapt(
+    folder: str | Path,
+    data: str | Path,
+    *,
+    out: str | Path,
+    site: str | None = None,
+    min_images: int = 8,
+    device: str = "auto",
+    watch: Watch = lambda record: None,
+) -> AdaptationSummary:
+    """Make a model for a hospital that took no part, from its unlabelled images: batch norm statistics of its own.
+
+    `data`: a folder of images; masks and labels beside them are not read. `site`: whose model to start from, if not
+    that of all sites. `min_images`: fewer are refused, as their statistics would be those of a few patients.
+    """
+    from harmofl.inference.adaptation import adapt_model
+
+    check_device(device)
+    start = find_model_folder(Path(folder))
+    return adapt_model(start, Path(data), Path(out), site=site, fewest=min_images, device=device, watch=watch)
 
 
 def export(

@@ -326,6 +326,32 @@ def predict(
         raise typer.Exit(1)
 
 
+@app.command()
+def adapt(
+    model: Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.", metavar="MODEL_DIR")],
+    data: Annotated[Path, typer.Option(help="The hospital's images; masks and labels beside them are not read.")],
+    out: Annotated[Path, typer.Option("--out", help="The model folder to write.")],
+    site: Annotated[str | None, typer.Option(help="Whose model to start from; else the one of all sites.")] = None,
+    min_images: Annotated[
+        int, typer.Option(min=2, help="Refuse fewer images: their statistics would be those of a few patients.")
+    ] = 8,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Make a model for a hospital that took no part, from its unlabelled images.
+
+    Batch norm statistics are estimated on them, in one pass; weights stay as they are.
+
+    For example:  harmofl adapt runs/first/model --data our-images --out our-model
+    """
+    from harmofl import api
+    from harmofl.console import display, show_adaptation
+
+    with display(quiet) as watch:
+        summary = api.adapt(model, data, out=out, site=site, min_images=min_images, device=device, watch=watch)
+    show_adaptation(summary, out)
+
+
 data_app = typer.Typer(help="Look at a folder of images before training on it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from harmofl.data.check import Check
     from harmofl.deployment.engine import Finding
+    from harmofl.inference.adaptation import AdaptationSummary
     from harmofl.inference.outcomes import Outcome
     from harmofl.runs.finished import FinishedRun
     from harmofl.tasks.scores import Score
@@ -335,6 +336,17 @@ def _left_out(outcomes: Sequence[Outcome]) -> dict[tuple[Path, str], list[str]]:
             path = Path(outcome.image)
             names.setdefault((path.parent, outcome.left_out), []).append(path.name)
     return names
+
+
+def show_adaptation(summary: AdaptationSummary, out: Path) -> None:
+    """What an adaptation took and changed; images that could not be used, on stderr."""
+    for image, reason in summary.unreadable.items():
+        print(f"harmofl: {image}: {reason}", file=sys.stderr)
+    print(
+        f"Statistics of {summary.images} images ({summary.inputs} network inputs): means moved by "
+        f"{summary.shift_of_means:.2f} standard deviations, deviations changed by a factor of "
+        f"{summary.ratio_of_deviations:.2f} (medians over channels).\nThe model for this hospital: {out}"
+    )
 
 
 def show_check(check: Check, picture: Path | None, as_json: bool, manifest: Path | None = None) -> None:

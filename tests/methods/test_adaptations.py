@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from harmofl.methods.adaptations import OwnLayers, as_received, estimate_statistics
+from harmofl.methods.adaptations import OwnLayers, SiteStatistics, as_received, estimate_statistics, pool_statistics
 from harmofl.methods.layers import Harmonizer
 from harmofl.methods.model import Model
 from harmofl.models.network import Network
@@ -38,3 +38,38 @@ def test_a_model_used_as_received_stays_as_it_is_and_own_layers_take_new_statist
     OwnLayers().adapt(model, [torch.rand(4, 2, 4, 4)])
     changed = {name for name, tensor in snapshot(model).items() if not torch.equal(before[name], tensor)}
     assert {name.rpartition(".")[2] for name in changed} == {"running_mean", "running_var", "num_batches_tracked"}
+
+
+def test_pooled_statistics_are_those_of_all_images_together() -> None:
+    """Two batches that differ: the mean of their variances would miss what lies between them."""
+    model, norm = small_model()
+    dark, bright = torch.rand(4, 2, 4, 4), torch.rand(3, 2, 4, 4) + 5
+    pool_statistics(model, [dark, bright])
+    everything = torch.cat([dark, bright])
+    torch.testing.assert_close(norm.running_mean, everything.mean(dim=(0, 2, 3)))
+    torch.testing.assert_close(norm.running_var, everything.var(dim=(0, 2, 3)))
+    assert norm.momentum == 0.1
+    assert not model.training
+
+
+def test_pooled_statistics_of_one_batch_are_those_of_training() -> None:
+    """Of a deeper layer too: it sees what the layers before it make of the batch with the batch's own statistics."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3), nn.ReLU(), nn.BatchNorm2d(3, momentum=1.0))
+    model = Model(Harmonizer(), Network(body, "3"))
+    images = 3 * torch.rand(6, 2, 8, 8)
+    pool_statistics(model, [images])
+    pooled = snapshot(model)
+    body[0].momentum = 1.0
+    model.train()(images)
+    for name, tensor in snapshot(model).items():
+        if "running" in name:
+            torch.testing.assert_close(pooled[name], tensor)
+
+
+def test_only_statistics_change() -> None:
+    model, _ = small_model()
+    before = snapshot(model)
+    SiteStatistics().adapt(model, [torch.rand(4, 2, 4, 4)])
+    changed = {name for name, tensor in snapshot(model).items() if not torch.equal(before[name], tensor)}
+    assert {name.rpartition(".")[2] for name in changed} <= {"running_mean", "running_var", "num_batches_tracked"}

@@ -211,6 +211,8 @@ class Site:
     train: ImageSet
     val: Mapping[str, ImageSet]
     test: Mapping[str, ImageSet]
+    train_of: Mapping[str, ImageSet]
+    """The training images by the site that they come from: all of them its own, unless it holds the union of all."""
 
 
 Parts = tuple[ImageSet, ImageSet, ImageSet]

@@ -272,7 +272,7 @@ class OwnImages:
         (fingerprint,), (annotations,) = found["fingerprints"], found["annotations"]
         prints = [fingerprint, *("" for _ in others)]
         known |= {"sites": [called, *others], "fingerprints": prints, "annotations": None}
-        site = Site(name, train, {name: val}, {name: test})
+        site = Site(name, train, {name: val}, {name: test}, {name: train})
         return cls(site, settings.with_values("data", **known), fingerprint, annotations)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.images import ImageSet, Site, seed_of
-from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory
+from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -29,7 +30,7 @@ from harmofl.models.network import Network
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
 from harmofl.settings import Settings
-from harmofl.states import State, evaluating, load, prefixed, snapshot, unprefixed
+from harmofl.states import State, evaluating, load, prefixed, restored, snapshot, unprefixed
 from harmofl.tasks.scorers import Scores
 from harmofl.tasks.scoring import score
 from harmofl.tasks.task import Task
@@ -86,7 +87,7 @@ class Client:
             keep_freed_memory()
         self.shared = method.shares(model.network)
         self.pieces = method.pieces()
-        self.keeps_model = keeps_model or keeps_a_part(model, self.shared)
+        self.keeps_model = keeps_model or sites_differ(method, model)
         self._inputs = TrainingInputs(site.train, settings.training, self.device)
         self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
@@ -120,9 +121,8 @@ class Client:
     def _evaluate(self, request: Request) -> Reply:
         self._receive(request, version=request.round)
         self.model.harmonizer.freeze()  # a model that is used learns no more
-        if request.thorough and self.keeps_model:
-            write_model(self.model_folder, self.model, self.task, self.settings, [self.site.name], request.round)
-        return Reply(self.site.name, metrics=self._scores(request.thorough), num_examples=len(self.site.train))
+        scores = self._test(request.round) if request.thorough else self._scores()
+        return Reply(self.site.name, metrics=scores, num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
         kept, memories = self._receive(request, version=request.round - 1)
@@ -229,18 +229,47 @@ class Client:
         self.store.save(request.round, kept)
         self.store.prune({*request.keep, request.round})
 
-    def _scores(self, thorough: bool = False) -> dict[str, dict[str, Scores]]:
-        parts = {"test": self.site.test} if thorough else {"val": self.site.val, "test": self.site.test}
+    def _scores(self) -> dict[str, dict[str, Scores]]:
+        """Validation and test scores of the received model, by the site that the images come from."""
+        scores: dict[str, dict[str, Scores]] = {"val": {}, "test": {}}
+        for name in self.site.test:
+            with self._adapt_to(name):
+                scores["val"][name] = self._score(self.site.val[name])
+                scores["test"][name] = self._score(self.site.test[name])
+        return scores
+
+    def _test(self, round_number: int) -> dict[str, dict[str, Scores]]:
+        """Test scores with every metric; the model is written as it is used, where sites have their own."""
+        scores = {}
+        for name, images in self.site.test.items():
+            with self._adapt_to(name):
+                if self.keeps_model:
+                    folder = self.model_folder if name == self.site.name else self.model_folder.with_name(name)
+                    write_model(folder, self.model, self.task, self.settings, [name], round_number)
+                scores[name] = self._score(images, thorough=True)
+        return {"test": scores}
+
+    def _score(self, images: ImageSet, thorough: bool = False) -> Scores:
         with evaluating(self.model):
-            return {phase: self._score_each(images, thorough) for phase, images in parts.items()}
+            return score(self.model, self.task, self.settings, images, thorough)
 
-    def _score_each(self, sites: Mapping[str, ImageSet], thorough: bool) -> dict[str, Scores]:
-        return {name: score(self.model, self.task, self.settings, images, thorough) for name, images in sites.items()}
+    @contextmanager
+    def _adapt_to(self, name: str) -> Iterator[None]:
+        """For a block, the model as a site uses it on its own images; then as it was received again."""
+        adaptation = self.method.adapt
+        if not adaptation.at_every_site:
+            yield
+            return
+        batches = self.site.train_of[name].batches(max(2, self.settings.training.batch_size))
+        with restored(list(self.model.buffers())):
+            adaptation.adapt(self.model, (to_device(batch.images, self.device) for batch in batches))
+            yield
 
 
-def keeps_a_part(model: Model, shared: Sequence[str]) -> bool:
-    """Whether sites have something of their own, so that there is one model per site."""
-    return len(shared) < len(model.network.state_dict()) or bool(model.harmonizer.own)
+def sites_differ(method: Method, model: Model) -> bool:
+    """Whether every site ends with a model of its own: it keeps a part of it, or adapts it."""
+    keeps_entries = len(method.shares(model.network)) < len(model.network.state_dict())
+    return keeps_entries or bool(model.harmonizer.own) or method.adapt.at_every_site
 
 
 def all_finite(network: Network, numbers: Scores) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.checks import problem_with, without_bad_scores
-from harmofl.federation.client import keeps_a_part
+from harmofl.federation.client import sites_differ
 from harmofl.federation.messages import Kind, Reply, Request, as_sent
 from harmofl.federation.transports import Transport, in_order
 from harmofl.methods.aggregation import start_aggregation
@@ -65,7 +65,7 @@ class Server:
             start_from(model.network, Path(settings.model.initial))
         self.initial = snapshot(model.network)
         self.shared = method.shares(model.network)
-        self.has_own_parts = keeps_a_part(model, self.shared)
+        self.sites_differ = sites_differ(method, model)
         pools = settings.federation.running_variances == "pooled"
         self.pooled = running_statistics(model.network) if pools else {}
         self.trainable = {name for name, _ in model.network.named_parameters()}
@@ -324,7 +324,7 @@ class Server:
     def _write_model(self, chosen: Progress, selection: Selection) -> None:
         """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""
         best = None if selection.per_site else chosen.round
-        if self.has_own_parts:
+        if self.sites_differ:
             describe_model(self.folder.model, self.task, self.settings, self.sites, best)
             return
         model = self.task.build_model(self.settings, self.method)

@@ -137,7 +137,7 @@ def predict_each(network: Computation, kind: OutputKind, inputs: Sequence[Input]
     def cases() -> Iterator[Case]:
         for number, image in enumerate(inputs):
             try:
-                scan = _read(image)
+                scan = read_input(image)
                 case = Case(number, image, scan, kind.windows(image, scan))
             except Exception as error:  # whatever is wrong with one image, the others are done
                 note(number, _failure(image, error))
@@ -164,7 +164,8 @@ def _failure(image: Input, error: Exception) -> Outcome:
     return Outcome(image.name, error=_describe_error(error))
 
 
-def _read(image: Input) -> Scan:
+def read_input(image: Input) -> Scan:
+    """Read the pixels of a picture, volume or series."""
     if image.error:
         raise UnreadableError(image.error)
     return read_series(image.files) if image.files else read_scan(image.path)

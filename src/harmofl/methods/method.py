@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harmofl.errors import UsageError, describe, unknown_name
-from harmofl.methods.adaptations import Adaptation, as_received
+from harmofl.methods.adaptations import Adaptation, SiteStatistics, as_received
 from harmofl.methods.harmonizers import Harmonization, identity
 from harmofl.methods.penalties import Penalty
 from harmofl.methods.pieces import Piece
@@ -88,6 +88,10 @@ class Method:
             adapt=_updated(self.adapt, values),
             server_rule=_updated(self.server_rule, values),
         )
+
+    def with_statistics(self, statistics: str) -> Method:
+        """The same method as it is ("method"), or with batch norm statistics that each site estimates ("site")."""
+        return replace(self, adapt=SiteStatistics()) if statistics == "site" else self
 
     def pieces(self) -> dict[str, Piece]:
         """The pieces that may have state at a site, under the names by which their tensors rest and travel."""

@@ -52,7 +52,9 @@ def resolve(
     settings = validate(tree | names | {"plugins": merge(tree.get("plugins", {}), files)})
     _check_requirements(settings, chosen)
     chosen_task.check(settings)
-    return settings, chosen
+    if settings.model.statistics == "site" and settings.model.norm != "batch":
+        raise UsageError(f"model.statistics = 'site': model.norm = {settings.model.norm!r} keeps no statistics")
+    return settings, chosen.with_statistics(settings.model.statistics)
 
 
 def preset_values(preset: Mapping[str, Any], folder: str | None) -> Tree:

@@ -125,6 +125,11 @@ class ModelSettings(Section):
     norm: Literal["batch", "batch-statistics", "instance", "group"] = Field(
         "batch", description="normalization layers; batch-statistics keeps no running statistics"
     )
+    statistics: Literal["method", "site"] = Field(
+        "method",
+        description="of batch norm, when a model is used: as the method has it, or estimated afresh on each site's own "
+        "training images, for the weights that it received",
+    )
     initial: str | None = Field(None, description="a model folder to start from")
 
 

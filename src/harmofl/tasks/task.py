@@ -133,6 +133,7 @@ class Task:
             train=joined([train for train, _, _ in parts.values()]) if name == POOLED else parts[name][0],
             val={site: val for site, (_, val, _) in parts.items()},
             test={site: test for site, (_, _, test) in parts.items()},
+            train_of={site: train for site, (train, _, _) in parts.items()},
         )
 
     def classes_of(self, data: DataSettings) -> tuple[str, ...]:

@@ -1,0 +1,165 @@
+"""A model for a hospital that took no part, from its unlabelled images: batch norm statistics estimated on them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from harmofl.data.layouts.manifest import NAME as MANIFEST
+from harmofl.data.watch import Watch, silent
+from harmofl.devices import choose_device, threads, to_device
+from harmofl.errors import UsageError
+from harmofl.files import write_whole
+from harmofl.inference.inputs import Input, find_inputs
+from harmofl.inference.prediction import read_input
+from harmofl.inference.windows import Windows
+from harmofl.methods.adaptations import pool_statistics
+from harmofl.methods.method import Method
+from harmofl.methods.model import Model
+from harmofl.methods.sharing import running_statistics
+from harmofl.runs.model_folder import TrainedModel, has_one_model, open_model, read_description
+from harmofl.runs.site_models import mean_model
+from harmofl.states import State, snapshot
+
+FEWEST_IMAGES = 8
+"""Statistics of fewer images say more about those patients than about the hospital."""
+
+
+@dataclass(frozen=True)
+class AdaptationSummary:
+    """What became of a model: how many images it took, and how far its statistics moved."""
+
+    images: int
+    """Files or series that were read."""
+    inputs: int
+    """Slices or tiles of them that the network saw."""
+    shift_of_means: float
+    """Median over channels of |new mean − old mean| in units of the old standard deviation."""
+    ratio_of_deviations: float
+    """Median over channels of the larger standard deviation divided by the smaller one."""
+    unreadable: Mapping[str, str]
+    """From the images that could not be used to the reason."""
+
+
+def adapt_model(
+    folder: Path,
+    data: Path,
+    out: Path,
+    *,
+    site: str | None = None,
+    fewest: int = FEWEST_IMAGES,
+    device: str = "auto",
+    method: Method | None = None,
+    watch: Watch = silent,
+) -> AdaptationSummary:
+    """Write a model whose batch norm statistics are those of a folder's images; labels and masks are not read.
+
+    `site`: whose model to start from; by default the model of all sites, or the mean of what each site keeps.
+    """
+    if (out / "model.json").exists():
+        raise UsageError(f"{out} holds a model already: choose another --out")
+    trained = _choose_model(folder, site, method)
+    before = _statistics(trained.model)
+    if not before:
+        norm = trained.settings.model.norm
+        raise UsageError(f"{folder}: model.norm = {norm!r} keeps no statistics, so there is nothing to adapt")
+    reading = _Reading(trained, _find_images(data, out), watch)
+    place = choose_device(device)
+    with threads(trained.settings.federation.threads):
+        trained.model.to(place)
+        pool_statistics(trained.model, (to_device(batch, place) for batch in reading.batches()))
+    if reading.num_read < fewest:
+        words = "; ".join(f"{name}: {reason}" for name, reason in list(reading.unreadable.items())[:3])
+        raise UsageError(
+            f"{data}: {reading.num_read} images that can be read; statistics take at least {fewest} (--min-images)"
+            + (f" ({words})" if words else "")
+        )
+    summary = AdaptationSummary(
+        reading.num_read, reading.num_inputs, *measure_movement(before, _statistics(trained.model)), reading.unreadable
+    )
+    _write(out, trained.model, read_description(folder), summary)
+    return summary
+
+
+def _choose_model(folder: Path, site: str | None, method: Method | None) -> TrainedModel:
+    """The model to start from: of all sites, of one, or the mean of what each site keeps."""
+    if site is not None or has_one_model(folder):
+        return open_model(folder, site, method)
+    each = [open_model(folder, name, method) for name in read_description(folder)["sites"]]
+    shared = set(each[0].method.shares(each[0].model.network))
+    if not shared:
+        raise UsageError(f"{folder}: each site trained alone, so there is no common model: choose one with --site")
+    return each[0]._replace(model=mean_model([trained.model for trained in each], shared))
+
+
+def _find_images(data: Path, out: Path) -> list[Input]:
+    """The images of a folder: those its manifest names, or all that are found."""
+    named: list[str | Path] = [data]
+    if (data / MANIFEST).is_file():
+        with (data / MANIFEST).open(encoding="utf-8-sig", newline="") as file:
+            named = [data / row["image"] for row in csv.DictReader(file) if row.get("image")]
+    return [each for each in find_inputs(named, out) if not each.left_out]
+
+
+class _Reading:
+    """Reads images one by one and gives the network's inputs in batches; what cannot be read is noted."""
+
+    def __init__(self, trained: TrainedModel, inputs: list[Input], watch: Watch) -> None:
+        self._trained = trained
+        self._inputs = inputs
+        self._watch = watch
+        self.num_read = 0
+        self.num_inputs = 0
+        self.unreadable: dict[str, str] = {}
+
+    def batches(self) -> Iterator[Tensor]:
+        """Batches (N, C, H, W) in [0, 1], in the order of the files."""
+        windows = self._windows()
+        while batch := list(islice(windows, max(2, self._trained.settings.training.batch_size))):
+            self.num_inputs += len(batch)
+            yield torch.stack(batch)
+
+    def _windows(self) -> Iterator[Tensor]:
+        task, data = self._trained.task, self._trained.settings.data
+        resize = data.resize or task.kind == "classification"
+        for number, image in enumerate(self._inputs):
+            self._watch({"phase": "predict", "done": number, "total": len(self._inputs), "image": image.name})
+            try:
+                windows = Windows(read_input(image), data, task.image_shape(data)[0], resize, overlap=0)
+            except Exception as error:  # whatever is wrong with one image, the others count
+                self.unreadable[image.name] = f"{error}"
+                continue
+            self.num_read += 1
+            yield from windows
+
+
+def _statistics(model: Model) -> State:
+    """The running means and variances of all batch norm layers."""
+    pairs = running_statistics(model.network)
+    return {name: tensor.double() for name, tensor in snapshot(model.network, [*pairs, *pairs.values()]).items()}
+
+
+def measure_movement(before: State, after: State) -> tuple[float, float]:
+    """How far means moved, in old deviations, and by what factor deviations changed: medians over all channels."""
+    shifts, ratios = [], []
+    for variance in [name for name in before if name.endswith("running_var")]:
+        mean = variance.removesuffix("running_var") + "running_mean"
+        old, new = ((state[variance] + 1e-5).sqrt() for state in (before, after))
+        shifts.append((after[mean] - before[mean]).abs() / old)
+        ratios.append(torch.maximum(new / old, old / new))
+    return float(torch.cat(shifts).median()), float(torch.cat(ratios).median())
+
+
+def _write(out: Path, model: Model, description: Mapping[str, Any], summary: AdaptationSummary) -> None:
+    adapted = {name: value for name, value in asdict(summary).items() if name != "unreadable"}
+    write_whole(out / "model.safetensors", save(snapshot(model)))
+    write_whole(out / "model.json", json.dumps({**description, "adapted": adapted}, indent=2) + "\n")
