@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
-from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Plan, Target, open_target
+from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Effort, Target, open_target
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.data.watch import Watch, silent
@@ -69,12 +69,12 @@ WAYS = (
 BRIEF_WAYS = tuple(way for way in WAYS if way.name in ("without", "penalty"))
 
 
-def attack_run(run: Path, out: Path, plan: Plan, seed: int = 0, watch: Watch = silent) -> Record:
+def attack_run(run: Path, out: Path, effort: Effort, seed: int = 0, watch: Watch = silent) -> Record:
     """Run both attacks on one site's training images of a finished run; return what `privacy.json` then holds."""
     started = time.perf_counter()
     with threads(1):  # the tensors are small
-        target = open_target(run, plan, seed)
-        study = Study(target, plan, seed, watch)
+        target = open_target(run, effort, seed)
+        study = Study(target, effort, seed, watch)
         gradient, phase = study.gradient_inversion(), study.phase_retrieval()
     record = {
         "task": target.task.name,
@@ -87,7 +87,7 @@ def attack_run(run: Path, out: Path, plan: Plan, seed: int = 0, watch: Watch = s
         "image_shape": list(target.shape),
         "colour": has_colours(target.task, target.settings.data),
         "seed": seed,
-        "plan": asdict(plan),
+        "effort": asdict(effort),
         "gradient_inversion": gradient,
         "gradient_inversion_chance": study.chance_of_one(),
         "phase_retrieval": phase,
@@ -104,13 +104,13 @@ def attack_run(run: Path, out: Path, plan: Plan, seed: int = 0, watch: Watch = s
 class Study:
     """Both attacks on one target; keeps the pictures."""
 
-    def __init__(self, target: Target, plan: Plan, seed: int, watch: Watch) -> None:
+    def __init__(self, target: Target, effort: Effort, seed: int, watch: Watch) -> None:
         self.target = target
-        self.plan = plan
+        self.effort = effort
         self.seed = seed
         self.watch = watch
         self.images = target.images.images
-        self.counts = [n for n in plan.averaged if n + FEWEST_OTHERS <= len(self.images)]
+        self.counts = [n for n in effort.averaged if n + FEWEST_OTHERS <= len(self.images)]
         self.pictures: dict[str, np.ndarray[Any, Any]] = {}
         self.attacks = list(self._attacks())
         self.done, self.total = 0, len(self.attacks) + len(FRAMES) * len(BANDS) * len(self.counts)
@@ -130,11 +130,11 @@ class Study:
     def _cases(self) -> tuple[Case, ...]:
         training = self.target.settings.training
         of_sgd = "" if training.optimizer == "sgd" else " of SGD"  # steps of Adam are not looked at
-        local = LocalTraining(self.plan.local_steps, training.learning_rate, training.momentum, training.weight_decay)
+        local = LocalTraining(self.effort.local_steps, training.learning_rate, training.momentum, training.weight_decay)
         return (
             Case("gradient of one image", 1, LocalTraining()),
-            Case(f"gradient of {self.plan.batch} images", self.plan.batch, LocalTraining()),
-            Case(f"update of one image, {self.plan.local_steps} steps{of_sgd}", 1, local),
+            Case(f"gradient of {self.effort.batch} images", self.effort.batch, LocalTraining()),
+            Case(f"update of one image, {self.effort.local_steps} steps{of_sgd}", 1, local),
         )
 
     def _attacks(self) -> Iterator[tuple[str, Case, Way]]:
@@ -153,9 +153,9 @@ class Study:
         network = nn.Sequential(harmonizer, self.target.networks[name]).eval()
         loss: Loss = self.target.task.loss(self.target.settings)
         update = update_of(network, loss, case.training)
-        search = search_for(name, self.plan)
+        search = search_for(name, self.effort)
         scores, distances = [], []
-        for trial in range(self.plan.images):
+        for trial in range(self.effort.images):
             places = torch.arange(trial * case.num_images, (trial + 1) * case.num_images) % len(self.images)
             truth, targets = self.images[places], self.target.images.targets[places]
             sent = update(truth, targets)
@@ -199,8 +199,8 @@ class Study:
 
     def chance_of_one(self) -> Record:
         """What another image of the site, or a flat one of its mean colours, scores against the images attacked."""
-        truth = self.images[: self.plan.images]
-        others = self.images[self.plan.images : self.plan.images + 32]
+        truth = self.images[: self.effort.images]
+        others = self.images[self.effort.images : self.effort.images + 32]
         pairs = [(other[None], one[None]) for one in truth for other in others]
         found, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
         flat = self.images.mean(dim=(0, -2, -1), keepdim=True).expand_as(truth)
@@ -219,12 +219,12 @@ class Study:
         self._tell(f"phase retrieval: {frame} frame, band {band}, {count} images")
         height, width = self.images.shape[-2:]
         place = (slice(None), slice(None), *window(frame, height, width))
-        draws = [self._draw(number, count) for number in range(self.plan.draws)]
+        draws = [self._draw(number, count) for number in range(self.effort.draws)]
         truths = [framed(self.images[inside], frame) for inside, _ in draws]
         support = framed(torch.ones(1, 1, height, width), frame)[0, 0] > 0
         known = knowledge_of(truths, band, support)
         generator = self._generator("retrieval", frame, count)
-        found = retrieve(known, self.plan.retrieval_restarts, self.plan.retrieval_iterations, generator)
+        found = retrieve(known, self.effort.retrieval_restarts, self.effort.retrieval_iterations, generator)
 
         scores, chance, flat = [], [], []
         for number, (truth, (_, outside)) in enumerate(zip(truths, draws, strict=True)):
@@ -255,14 +255,14 @@ class Study:
     def _draw(self, number: int, count: int) -> tuple[Tensor, Tensor]:
         """Images that are averaged, and others; a larger average holds the smaller ones of the same draw."""
         order = torch.randperm(len(self.images), generator=self._generator("draw", number))
-        return order[:count], order[count : count + self.plan.others]
+        return order[:count], order[count : count + self.effort.others]
 
 
-def search_for(network: str, plan: Plan) -> Search:
+def search_for(network: str, effort: Effort) -> Search:
     """The attacker's settings, found by trying a few on one image: a smooth network needs no help from smoothness."""
     if network == CONTROL:
-        return Search(plan.iterations, plan.restarts, smoothness=1e-4, penalty=1e-5)
-    return Search(plan.iterations, plan.restarts, smoothness=0.1, penalty=0.001)
+        return Search(effort.iterations, effort.restarts, smoothness=1e-4, penalty=1e-5)
+    return Search(effort.iterations, effort.restarts, smoothness=0.1, penalty=0.001)
 
 
 def best_order(found: Tensor, truth: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ FEWEST_OTHERS = 4
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much to compute."""
+class Effort:
+    """How much the study computes."""
 
     images: int = 2
     """Images (or batches) that gradient inversion is tried on."""
@@ -49,7 +49,20 @@ class Plan:
     """Images of the same site, outside the average, whose similarity to those in it is chance; per draw."""
 
 
-QUICK = Plan(1, 2, 1, 2, 2, 40, 16, 1, (1, 2, 4), 2, 2, 4, 4)
+QUICK = Effort(
+    images=1,
+    batch=2,
+    restarts=1,
+    iterations=2,
+    site_images=40,
+    size=16,
+    rounds=1,
+    averaged=(1, 2, 4),
+    draws=2,
+    retrieval_restarts=2,
+    retrieval_iterations=4,
+    others=4,
+)
 """Seconds, and no result worth reading."""
 
 
@@ -73,22 +86,22 @@ class Target:
         return self.task.image_shape(self.settings.data)
 
 
-def open_target(folder: Path, plan: Plan, seed: int) -> Target:
+def open_target(folder: Path, effort: Effort, seed: int) -> Target:
     """The first site of a finished run."""
     run = read_run(folder)
     settings, method = resolve(file=run.settings)
     chosen = registry.tasks.find(settings.task)
     site = chosen.sites_of(settings.data)[0]
     train = chosen.load_site(site, settings.data, open_images(chosen, settings)[0]).train
-    most = max(plan.averaged) + max(plan.others, plan.batch, FEWEST_OTHERS)
+    most = max(effort.averaged) + max(effort.others, effort.batch, FEWEST_OTHERS)
     order = torch.randperm(len(train), generator=Generator().manual_seed(seed_of(seed, "privacy")))
     images = train.load(order[: 2 * most])
-    if len(images) < plan.batch + FEWEST_OTHERS:
-        raise UsageError(f"{site} has {len(images)} training images: the study needs {plan.batch + FEWEST_OTHERS}")
-    if plan.images + FEWEST_OTHERS > len(images):
+    if len(images) < effort.batch + FEWEST_OTHERS:
+        raise UsageError(f"{site} has {len(images)} training images: the study needs {effort.batch + FEWEST_OTHERS}")
+    if effort.images + FEWEST_OTHERS > len(images):
         allowed = len(images) - FEWEST_OTHERS
         raise UsageError(
-            f"--images {plan.images}: must be at most {allowed}, with {len(images)} images of {site} at hand"
+            f"--images {effort.images}: must be at most {allowed}, with {len(images)} images of {site} at hand"
         )
     model = open_model(run.model, site).model
     networks = {

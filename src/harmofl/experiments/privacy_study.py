@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.analysis.privacy import attack_run
-from harmofl.analysis.privacy_target import QUICK, Plan
+from harmofl.analysis.privacy_target import QUICK, Effort
 from harmofl.data.watch import Watch, silent
 from harmofl.errors import UsageError
 from harmofl.federation.training import train
@@ -38,18 +38,18 @@ def privacy_study(
         raise UsageError(f"--data {data}: the run says which images are attacked; leave out --run or --data")
     given = {"images": images, "restarts": restarts, "iterations": iterations}
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    plan = replace(QUICK if quick else Plan(), **chosen)
+    effort = replace(QUICK if quick else Effort(), **chosen)
     out = Path(out)
     check_writable(out)
-    attacked = Path(run) if run else _train(out / "run", task, plan, seed, data, watch)
-    record = attack_run(attacked, out, plan, seed, watch)
+    attacked = Path(run) if run else _train(out / "run", task, effort, seed, data, watch)
+    record = attack_run(attacked, out, effort, seed, watch)
     write_privacy_pages(out)
     return record
 
 
-def _train(out: Path, task: str, plan: Plan, seed: int, data: str | Path | None, watch: Watch) -> Path:
-    settings: dict[str, Any] = {"data.size": plan.size, "training.rounds": plan.rounds, "federation.workers": 1}
-    settings |= {} if data else {"data.images": plan.site_images}
+def _train(out: Path, task: str, effort: Effort, seed: int, data: str | Path | None, watch: Watch) -> Path:
+    settings: dict[str, Any] = {"data.size": effort.size, "training.rounds": effort.rounds, "federation.workers": 1}
+    settings |= {} if data else {"data.images": effort.site_images}
     resume = RunFolder(out).config.exists()
     train(task, "fedavg", out=out, data=data, seed=seed, settings=settings, resume=resume, watch=watch)
     return out
