@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from harmofl.displays import open_display
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.display import experiment_display
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.results import Results, gather
 from harmofl.experiments.runner import run_experiment
@@ -63,7 +63,7 @@ class Scores:
 def run_missing(jobs: int | None) -> None:
     """Train the cells that are not kept yet."""
     for plan in PLANS.values():
-        with TemporaryDirectory() as folder, experiment_display() as watch:
+        with TemporaryDirectory() as folder, open_display() as watch:
             run_experiment(plan, Path(folder) / "runs", jobs=jobs, kept=KEPT, watch=watch)
 
 

@@ -19,6 +19,7 @@ from harmofl import registry
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at
 from harmofl.analysis.loaded_runs import load_runs
 from harmofl.devices import threads
+from harmofl.events import Event, RoundFinished, Watch
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
@@ -86,6 +87,26 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str] | None
         assert process is None or process.poll() is None, f"ended too early: {process.communicate()}"
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.001)
+
+
+def after_round(number: int, act: Callable[[], object]) -> Watch:
+    """A watch that does something once, as soon as the server has finished a round."""
+    due = [act]
+
+    def watch(event: Event) -> None:
+        if isinstance(event, RoundFinished) and event.round == number and due:
+            due.pop()()
+
+    return watch
+
+
+def stop_after_round(number: int) -> Watch:
+    """A watch that interrupts a run as soon as the server has finished a round."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    return after_round(number, interrupt)
 
 
 def alive_in_group(leader: int) -> list[int]:

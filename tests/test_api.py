@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import harmofl
+from harmofl.events import Event, ImagesChosen, RoundsFinished, RunStarted, event_of
 from harmofl.federation.simulation import num_workers
 from harmofl.methods.catalogue import fedavg
 from harmofl.methods.method import Method
 from harmofl.methods.steps import PerturbedDescent
 from harmofl.runs.store import Store
 from harmofl.settings import resolve
-from runs import differences, equal, tensors, train, weights
+from runs import SITES, differences, equal, records, stop_after_round, tensors, train, weights
 
 
 def initial_state(out: Path) -> dict[str, torch.Tensor]:
@@ -46,12 +47,8 @@ def test_a_method_of_ones_own_trains_and_can_be_resumed(tmp_path: Path) -> None:
     mine = replace(fedavg, name="Mine", step=PerturbedDescent(radius=0.01))
     assert isinstance(mine, Method)
 
-    def stop(record: dict[str, object]) -> None:
-        if (record.get("site"), record.get("round")) == ("server", 1):
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", mine, watch=stop)
+        train(tmp_path / "run", mine, watch=stop_after_round(1))
     train(tmp_path / "run", mine, resume=True)
     train(tmp_path / "undisturbed", mine)
     assert differences(tmp_path / "run", tmp_path / "undisturbed") == []
@@ -75,17 +72,14 @@ def test_a_full_disk_stops_the_run_with_a_clear_error(tmp_path: Path, monkeypatc
 
 
 def test_watchers_see_every_record_that_is_written(tmp_path: Path) -> None:
-    from runs import records
-
-    seen: list[dict[str, object]] = []
+    seen: list[Event] = []
     train(tmp_path / "run", watch=seen.append)
     images, first, *others = seen
-    assert images == {"phase": "images", "images": "synthetic hospitals"}
-    assert (first["phase"], first["rounds"], first["done"]) == ("start", 2, 0)
-    announced = [record for record in others if record["phase"] == "end"]
-    assert announced == [{"phase": "end", "round": 2}]
-    written = [record for record in others if record not in announced]
-    assert sorted(map(str, written)) == sorted(map(str, records(tmp_path / "run")))
+    assert images == ImagesChosen("synthetic hospitals")
+    assert isinstance(first, RunStarted)
+    assert (first.rounds, first.done, first.sites, first.unit) == (2, 0, tuple(SITES), "%")
+    others.remove(RoundsFinished(2))
+    assert sorted(map(str, others)) == sorted(str(event_of(record)) for record in records(tmp_path / "run"))
 
 
 def test_public_names_are_there_and_others_are_not() -> None:

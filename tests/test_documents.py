@@ -50,6 +50,15 @@ def test_the_complete_methods_of_the_documentation_train(heading: str, run: str,
     assert not any("error" in json.loads(record) for record in records)
 
 
+@pytest.mark.slow
+def test_the_logger_of_the_documentation_logs_every_round(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    (tmp_path / "logger.py").write_text(code_after(text, "<!-- tested: logger -->"))
+    done = subprocess.run([sys.executable, "logger.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [["round", "1"], ["round", "2"]]
+
+
 def test_that_method_is_under_twenty_lines() -> None:
     code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), "## A method of your own")
     definition = code[: code.index("if __name__")]

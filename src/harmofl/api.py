@@ -12,12 +12,14 @@ from torch import nn
 
 from harmofl import registry
 from harmofl.devices import check_device
+from harmofl.displays import show_progress
 from harmofl.errors import UsageError
-from harmofl.federation.training import Watch
-from harmofl.federation.training import train as train
+from harmofl.events import Watch, ignore
+from harmofl.federation import training
 from harmofl.files import check_writable, write_whole
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
+from harmofl.runs.folder import Record
 from harmofl.runs.model_folder import find_model_folder, open_model
 from harmofl.settings import read_toml, resolve
 from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
@@ -31,6 +33,65 @@ if TYPE_CHECKING:
     from harmofl.inference.outcomes import Outcome
 
 
+def train(
+    task: str | None = None,
+    method: str | Method | None = None,
+    *,
+    out: str | Path,
+    data: str | Path | None = None,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    watch: Watch = ignore,
+    progress: bool = True,
+) -> Record:
+    """Train one method on one task.
+
+    Args:
+        task: what is learned, such as "nuclei"; may also come from `config`.
+        method: how: a name, or a `Method` of your own; may also come from `config`.
+        out: the folder to write.
+        data: the folder with the images; the task's synthetic hospitals if there is none, here or in `config`.
+        preset: where the settings start from: "smoke", "small" (the default), "paper" or "paper-code".
+        config: a TOML file with settings, such as a run's config.toml.
+        seed: of initialization and order, never of the data.
+        workers: processes side by side; 0: one per core. Results do not depend on it.
+        device: "auto", "cpu" or "cuda".
+        settings: single settings as {"section.name": value}.
+        resume: go on with the run in `out`, which needs nothing else.
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+
+    Returns:
+        The summary, as in summary.json: test scores from 0 to 1 by site, their average, the selected round.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as out:
+    ...     summary = train("histology", "fedavg", preset="smoke", workers=1, out=out)
+    >>> 0 <= summary["test"]["average"] <= 1
+    True
+    """
+    with show_progress(progress, watch) as shown:
+        return training.train(
+            task,
+            method,
+            out=out,
+            data=data,
+            preset=preset,
+            config=config,
+            seed=seed,
+            workers=workers,
+            device=device,
+            settings=settings,
+            resume=resume,
+            watch=shown,
+        )
+
+
 def check_data(
     task: str,
     data: str | Path,
@@ -40,7 +101,8 @@ def check_data(
     settings: Mapping[str, Any] | None = None,
     sheet: str | Path | None = None,
     clean_manifest: str | Path | None = None,
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
+    progress: bool = True,
 ) -> tuple[Check, Path | None]:
     """Look at all images of a folder: numbers per site and split, and every problem.
 
@@ -55,8 +117,9 @@ def check_data(
     resolved, _ = resolve(task, "fedavg", preset, file, overrides)
     resolved = adapt_to_folder(resolved, file, overrides)
     chosen = registry.tasks.find(task)
-    folder = chosen.open_folder(resolved.data, watch)
-    check = check_images(chosen, folder)
+    with show_progress(progress, watch) as shown:
+        folder = chosen.open_folder(resolved.data, shown)
+        check = check_images(chosen, folder)
     if clean_manifest is not None:
         write_clean_manifest(Path(clean_manifest), folder, check)
     if sheet is None or not folder.all_sites:
@@ -89,7 +152,8 @@ def evaluate(
     settings: Mapping[str, Any] | None = None,
     split: str = "auto",
     device: str = "auto",
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
+    progress: bool = True,
 ) -> dict[str, Scores]:
     """Score a finished model per site: on labelled images of a folder, or on the test images of its task's phantom.
 
@@ -99,7 +163,8 @@ def evaluate(
     from harmofl.inference.evaluation import evaluate_model
 
     check_device(device)
-    return evaluate_model(find_model_folder(Path(folder)), data, site, settings, split, device, watch)
+    with show_progress(progress, watch) as shown:
+        return evaluate_model(find_model_folder(Path(folder)), data, site, settings, split, device, shown)
 
 
 def predict(
@@ -113,7 +178,8 @@ def predict(
     overlap: float = 0.25,
     batch_size: int | None = None,
     device: str = "auto",
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
+    progress: bool = True,
     overwrite: bool = False,
 ) -> list[Outcome]:
     """Masks or classes for new images: files, folders or patterns; one outcome per image, failed ones included.
@@ -126,19 +192,20 @@ def predict(
 
     check_device(device)
     named = [images] if isinstance(images, (str, Path)) else images
-    return predict_images(
-        find_model_folder(Path(folder)),
-        named,
-        Path(out),
-        site,
-        overlay,
-        device,
-        batch_size,
-        dicom_seg,
-        overlap,
-        watch=watch,
-        overwrite=overwrite,
-    )
+    with show_progress(progress, watch) as shown:
+        return predict_images(
+            find_model_folder(Path(folder)),
+            named,
+            Path(out),
+            site,
+            overlay,
+            device,
+            batch_size,
+            dicom_seg,
+            overlap,
+            watch=shown,
+            overwrite=overwrite,
+        )
 
 
 def adapt(
@@ -149,7 +216,8 @@ def adapt(
     site: str | None = None,
     min_images: int = 8,
     device: str = "auto",
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
+    progress: bool = True,
 ) -> AdaptationSummary:
     """Make a model for a hospital that took no part, from its unlabelled images: batch norm statistics of its own.
 
@@ -160,7 +228,8 @@ def adapt(
 
     check_device(device)
     start = find_model_folder(Path(folder))
-    return adapt_model(start, Path(data), Path(out), site=site, fewest=min_images, device=device, watch=watch)
+    with show_progress(progress, watch) as shown:
+        return adapt_model(start, Path(data), Path(out), site=site, fewest=min_images, device=device, watch=shown)
 
 
 def export(
@@ -181,7 +250,8 @@ def landscape(
     local_epochs: int = 3,
     seed: int = 0,
     device: str = "auto",
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
+    progress: bool = True,
 ) -> list[Path]:
     """Draw the loss around the selected models of runs on the same data, and measure sharpness; return the files."""
     from harmofl.analysis.landscape import landscape as survey
@@ -191,16 +261,17 @@ def landscape(
     check_device(device)
     out = Path(out)
     check_writable(out)
-    found = survey(
-        [Path(run) for run in runs],
-        out,
-        points=points,
-        local_epochs=local_epochs,
-        images=images,
-        seed=seed,
-        device=device,
-        watch=watch,
-    )
+    with show_progress(progress, watch) as shown:
+        found = survey(
+            [Path(run) for run in runs],
+            out,
+            points=points,
+            local_epochs=local_epochs,
+            images=images,
+            seed=seed,
+            device=device,
+            watch=shown,
+        )
     return write_tables(found, out) + write_figures(found, out)
 
 
@@ -214,7 +285,8 @@ def pictures(
     bands: Sequence[str | float] | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
+    progress: bool = True,
 ) -> list[Path]:
     """Draw a task's images before and after harmonization, or what finished runs make of theirs; return the files.
 
@@ -233,10 +305,12 @@ def pictures(
             raise UsageError(
                 f"{named[0]} = {given[named[0]]!r}: runs have their own; leave it out, or leave out the runs"
             )
-        return draw_cases(find_runs([Path(run) for run in runs], folder), Path(out), device, watch)
+        with show_progress(progress, watch) as shown:
+            return draw_cases(find_runs([Path(run) for run in runs], folder), Path(out), device, shown)
     if not task:
         raise UsageError("nothing to draw: name a task (--task), or the folders of finished runs")
     chosen = [parse_band(str(band)) for band in bands or ("dc", "full")]
     overrides = dict(settings or {}) | ({"data.folder": os.path.abspath(folder)} if folder else {})
     resolved, _ = resolve(task, "fedavg", preset, overrides=overrides)
-    return draw_appearance(fill_in_data_facts(resolved, watch), chosen, Path(out), device, watch)
+    with show_progress(progress, watch) as shown:
+        return draw_appearance(fill_in_data_facts(resolved, shown), chosen, Path(out), device, shown)

@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -98,10 +99,11 @@ def demo(
 
     Run again, it goes on where it was, or shows what is there.
     """
-    from harmofl.console import display, interruptible, show_table
+    from harmofl.console import interruptible, show_table
+    from harmofl.displays import open_display
     from harmofl.experiments.demo import run_demo
 
-    with interruptible(lambda: "the same command goes on where it was"), display(quiet) as watch:
+    with interruptible(lambda: "the same command goes on where it was"), open_display(quiet) as watch:
         runs, page = run_demo(out, watch)
     show_table(runs)
     print(f"\nThe whole story, with pictures: {page}")
@@ -153,14 +155,17 @@ def train(
     A run that was stopped:  harmofl train --out runs/ours --resume
     """
     from harmofl import api
-    from harmofl.console import display, how_to_resume, interruptible, show_summary, tensorboard, together
+    from harmofl.console import how_to_resume, interruptible, show_summary
+    from harmofl.displays import open_display
+    from harmofl.displays.tensorboard import log_to_tensorboard
+    from harmofl.events import Watchers, ignore
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
     with (
         interruptible(lambda: how_to_resume(out)),
-        display(quiet) as watch,
-        tensorboard(out, log == "tensorboard") as log_to_board,
+        open_display(quiet) as watch,
+        log_to_tensorboard(out / "tensorboard") if log else nullcontext(ignore) as board,
     ):
         summary = api.train(
             task,
@@ -174,7 +179,8 @@ def train(
             device=device,
             settings=settings,
             resume=resume,
-            watch=together(watch, log_to_board),
+            watch=Watchers((watch, board)),
+            progress=False,
         )
     show_summary(summary, out)
 
@@ -208,13 +214,13 @@ def experiment(
 
     For example:  harmofl experiment experiments/ablation-nuclei.toml --preset smoke --out runs/ablation
     """
-    from harmofl.console import interruptible
-    from harmofl.experiments.display import experiment_display, show_results
+    from harmofl.console import interruptible, show_results
+    from harmofl.displays import open_display
     from harmofl.experiments.report import write_report
     from harmofl.experiments.runner import run_experiment
 
     how_to_go_on = "the same command with --resume goes on where it was"
-    with interruptible(lambda: how_to_go_on), experiment_display(quiet) as watch:
+    with interruptible(lambda: how_to_go_on), open_display(quiet) as watch:
         results = run_experiment(file, out, data, preset, jobs, resume, keep, watch)
     show_results(results, out)
     if results.runs:
@@ -262,13 +268,16 @@ def evaluate(
     On synthetic hospitals that differ twice as much:  harmofl evaluate runs/first/model --set data.shift=2
     """
     from harmofl import api
-    from harmofl.console import display, show_scores
+    from harmofl.console import show_scores
+    from harmofl.displays import open_display
     from harmofl.runs.model_folder import find_model_folder, score_name
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
-    with display(quiet) as watch:
-        scores = api.evaluate(model, data=data, site=site, settings=settings, split=split, device=device, watch=watch)
+    with open_display(quiet) as watch:
+        scores = api.evaluate(
+            model, data=data, site=site, settings=settings, split=split, device=device, watch=watch, progress=False
+        )
     show_scores(scores, score_name(find_model_folder(model)))
 
 
@@ -305,9 +314,10 @@ def predict(
     For example:  harmofl predict runs/first/model new-patients/ --out predictions --overlay
     """
     from harmofl import api
-    from harmofl.console import display, show_outcomes
+    from harmofl.console import show_outcomes
+    from harmofl.displays import open_display
 
-    with display(quiet) as watch:
+    with open_display(quiet) as watch:
         outcomes = api.predict(
             model,
             images,
@@ -319,6 +329,7 @@ def predict(
             batch_size=batch_size,
             device=device,
             watch=watch,
+            progress=False,
             overwrite=overwrite,
         )
     show_outcomes(outcomes, out)
@@ -345,10 +356,13 @@ def adapt(
     For example:  harmofl adapt runs/first/model --data our-images --out our-model
     """
     from harmofl import api
-    from harmofl.console import display, show_adaptation
+    from harmofl.console import show_adaptation
+    from harmofl.displays import open_display
 
-    with display(quiet) as watch:
-        summary = api.adapt(model, data, out=out, site=site, min_images=min_images, device=device, watch=watch)
+    with open_display(quiet) as watch:
+        summary = api.adapt(
+            model, data, out=out, site=site, min_images=min_images, device=device, watch=watch, progress=False
+        )
     show_adaptation(summary, out)
 
 
@@ -384,11 +398,12 @@ def data_check(
     For example:  harmofl data check --task segmentation --data my-images
     """
     from harmofl import api
-    from harmofl.console import display, show_check
+    from harmofl.console import show_check
+    from harmofl.displays import open_display
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
-    with display(quiet or as_json) as watch:
+    with open_display(quiet or as_json) as watch:
         check, picture = api.check_data(
             task,
             data,
@@ -398,6 +413,7 @@ def data_check(
             sheet=None if as_json else sheet,
             clean_manifest=clean_manifest,
             watch=watch,
+            progress=False,
         )
     show_check(check, picture, as_json, clean_manifest)
     if not check.ok:
@@ -446,9 +462,9 @@ def landscape(
     For example:  harmofl landscape runs/fedavg runs/harmofl --out landscape
     """
     from harmofl import api
-    from harmofl.console import display
+    from harmofl.displays import open_display
 
-    with display(quiet) as watch:
+    with open_display(quiet) as watch:
         api.landscape(
             runs,
             out=out,
@@ -458,6 +474,7 @@ def landscape(
             seed=seed,
             device=device,
             watch=watch,
+            progress=False,
         )
     print((out / "landscape.md").read_text(encoding="utf-8"))
     print(f"Figures, tables and numbers: {out}")
@@ -495,11 +512,11 @@ def pictures(
     Every method beside the truth:  harmofl pictures runs/table --out runs/table/pictures
     """
     from harmofl import api
-    from harmofl.console import display
+    from harmofl.displays import open_display
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
-    with display(quiet) as watch:
+    with open_display(quiet) as watch:
         api.pictures(
             runs or [],
             out=out,
@@ -510,6 +527,7 @@ def pictures(
             settings=settings,
             device=device,
             watch=watch,
+            progress=False,
         )
     print((out / "pictures.md").read_text(encoding="utf-8"))
     print(f"Figures, captions and numbers: {out}")
@@ -539,10 +557,10 @@ def privacy(
 
     For example:  harmofl privacy --out privacy
     """
-    from harmofl.console import display
+    from harmofl.displays import open_display
     from harmofl.experiments.privacy_study import privacy_study
 
-    with display(quiet) as watch:
+    with open_display(quiet) as watch:
         privacy_study(
             out,
             task,

@@ -16,24 +16,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
-
-from harmofl.errors import UsageError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from harmofl.data.check import Check
     from harmofl.deployment.engine import Finding
+    from harmofl.experiments.results import Results
     from harmofl.inference.adaptation import AdaptationSummary
     from harmofl.inference.outcomes import Outcome
     from harmofl.runs.finished import FinishedRun
     from harmofl.tasks.scores import Score
-
-Record = dict[str, Any]
-Watch = Callable[[Record], None]
 
 
 WIDE = 200
@@ -58,137 +53,6 @@ def make_table(*headings: str, whole: Collection[str] = (), **options: Any) -> T
 
 
 @contextmanager
-def display(quiet: bool = False) -> Iterator[Watch]:
-    """Show rounds, sites, loss, score and time left; plain lines where nobody looks."""
-    if quiet:
-        yield lambda record: None
-        return
-    if not sys.stdout.isatty():
-        yield PlainLines()
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[unit]} {task.completed:.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console()) as progress:
-        yield LiveBars(progress)
-
-
-class PlainLines:
-    """One line per round."""
-
-    def __init__(self) -> None:
-        self._told = ""
-        self._score: Score | None = None
-
-    def __call__(self, record: Record) -> None:
-        """Print what concerns the whole federation, and every site that was left out."""
-        if record["phase"] in STEPS:
-            self._tell("  " + STEPS[record["phase"]](record))
-        elif record["phase"] == "images":
-            self._tell(images_line(record))
-        elif record["phase"] == "start":
-            self._score = record["score"]
-            rounds = f"{record['rounds']} round{'' if record['rounds'] == 1 else 's'}"
-            print(f"{record['title']} on {record['task']}: {rounds}", flush=True)
-        elif "error" in record:
-            print(f"  round {record['round']}: {record['site']} left out: {record['error']}", flush=True)
-        elif record["phase"] == "end":
-            print("  scoring and writing the selected model", flush=True)
-        elif record["site"] == "server":
-            print(f"  round {record['round']}: {_state(record, self._score)}, {record['seconds']:.1f} s", flush=True)
-
-    def _tell(self, line: str) -> None:
-        if line.strip() and line != self._told:
-            print(line, flush=True)
-        self._told = line if line.strip() else self._told
-
-
-def images_line(record: Record) -> str:
-    """Which images are used: the first line of every start."""
-    return f"Images: {record['images']}"
-
-
-def _data_step(record: Record) -> str:
-    return "" if record["doing"] == "decoded" else f"{record['doing']} the images of {record['site']}"
-
-
-STEPS: dict[str, Callable[[Record], str]] = {
-    "data": _data_step,
-    "evaluate": lambda record: f"scoring {record['site']}",
-    "landscape": lambda record: f"the loss around {record['run']} at {record['site']}",
-    "pictures": lambda record: str(record["what"]),
-    "predict": lambda record: str(record["image"]),
-    "privacy": lambda record: str(record["what"]),
-    "unseen": lambda record: f"{record['site']}, which took no part, scored",
-    "waiting": lambda record: f"waiting for sites: {', '.join(record['sites'])}",
-}
-"""Work outside of rounds, in words."""
-
-
-class LiveBars:
-    """A bar per run, with the sites that have answered in the current round."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._bar: Any = None
-        self._step: Any = None
-        self._num_sites = 0
-        self._answered = 0
-        self._state = ""
-        self._score: Score | None = None
-
-    def __call__(self, record: Record) -> None:
-        """Move the bar."""
-        if record["phase"] in STEPS:
-            self._show_step(record)
-        elif record["phase"] == "images":
-            self._progress.console.print(images_line(record), markup=False, highlight=False, soft_wrap=True)
-        elif record["phase"] == "start":
-            self._num_sites, self._answered, self._score = len(record["sites"]), 0, record["score"]
-            if self._step is not None:  # what came before the rounds is over
-                self._progress.update(self._step, visible=False)
-            self._bar = self._progress.add_task(
-                f"{record['title']} on {record['task']}",
-                total=record["rounds"],
-                completed=record["done"],
-                state="",
-                unit="round",
-            )
-        elif "error" in record:
-            line = f"round {record['round']}: {record['site']} left out: {record['error']}"
-            self._progress.console.print(line, markup=False)  # brackets in a reason are no orders to the terminal
-        elif record["phase"] == "end":
-            self._progress.update(self._bar, state="scoring and writing the selected model")
-        elif record["site"] == "server":
-            self._state, self._answered = _state(record, self._score), 0
-            self._progress.update(self._bar, completed=record["round"], state=self._state)
-        elif record["phase"] == "train":
-            self._answered += 1
-            sites = f"{self._answered}/{self._num_sites} sites"
-            self._progress.update(self._bar, state=f"{sites} · {self._state}" if self._state else sites)
-
-    def _show_step(self, record: Record) -> None:
-        """A bar of its own for work outside of rounds; it goes when the work is done."""
-        if self._step is None:
-            self._step = self._progress.add_task("", total=1, state="", unit="")
-        done, total = record.get("done", 0), record.get("total", 1)
-        line = STEPS[record["phase"]](record)
-        self._progress.update(self._step, description=line, completed=done, total=total, visible=bool(line))
-
-
-def _state(record: Record, score: Score | None) -> str:
-    loss = f"loss {record['loss']:.3f}"
-    if score is None or "previous_val" not in record:
-        return loss
-    return f"{loss}, validation of round {record['round'] - 1}: {score.format(record['previous_val'], digits=1)}"
-
-
-@contextmanager
 def interruptible(hint: Callable[[], str]) -> Iterator[None]:
     """Say how to go on after Ctrl-C."""
     try:
@@ -203,44 +67,6 @@ def how_to_resume(out: Path, command: Sequence[str] = ("train",)) -> str:
     if not (out / "config.toml").exists():
         return "nothing was written yet"
     return "go on with: " + shlex.join(["harmofl", *command, "--out", str(out), "--resume"])
-
-
-@contextmanager
-def tensorboard(out: Path, wanted: bool) -> Iterator[Watch]:
-    """Log every number of every record, one curve per site."""
-    if not wanted:
-        yield lambda record: None
-        return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--log tensorboard needs an extra: pip install 'harmofl[tensorboard]'") from None
-    writers: list[Any] = []
-
-    def log(record: Record) -> None:
-        if "round" not in record or record["phase"] == "end":
-            return
-        if not writers:  # made late, so that the run's folder is still empty when the run claims it
-            writers.append(SummaryWriter(str(out / "tensorboard")))
-        for name, value in record.items():
-            if isinstance(value, (int, float)) and name not in ("round", "selected"):
-                writers[0].add_scalar(f"{record['phase']}-{name}/{record['site']}", value, record["round"])
-
-    try:
-        yield log
-    finally:
-        for writer in writers:
-            writer.close()
-
-
-def together(*watches: Watch) -> Watch:
-    """Tell several watchers of every record."""
-
-    def watch(record: Record) -> None:
-        for each in watches:
-            each(record)
-
-    return watch
 
 
 def show_summary(summary: Mapping[str, Any], out: Path) -> None:
@@ -277,6 +103,27 @@ def show_table(runs: Sequence[FinishedRun]) -> None:
 
     shown = console()
     shown.print(to_rich(score_table(runs), shown.width))
+
+
+def show_results(results: Results, out: Path) -> None:
+    """The table, whether differences are more than noise, what is missing, and where everything is."""
+    from harmofl.experiments.writing import results_table, sentences
+    from harmofl.reporting.gallery import FOLDER
+    from harmofl.reporting.tables import to_rich
+
+    shown = console()
+    if results.runs:
+        shown.print(to_rich(results_table(results), shown.width))
+        for sentence in sentences(results):
+            shown.print(Text(sentence))
+    for cell in results.missing:
+        message = results.errors.get(cell.path, "not run yet")
+        print(f"harmofl: {cell}: {message}", file=sys.stderr)
+    if results.experiment.plan.shows == "samples":
+        shown.print(f"The samples and how they were chosen lie in {out / FOLDER}.", highlight=False, soft_wrap=True)
+        return
+    done = f"{len(results.runs)} of {len(results.experiment.cells)} cells are done"
+    shown.print(f"{done}; the table and every score lie in {out}.", highlight=False, soft_wrap=True)
 
 
 def show_scores(scores: Mapping[str, Mapping[str, float]], metric_name: str) -> None:

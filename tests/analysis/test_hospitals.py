@@ -20,8 +20,8 @@ from harmofl.analysis.hospitals import (
     parse_band,
 )
 from harmofl.data.images import LabelledImages, joined
-from harmofl.data.watch import silent
 from harmofl.errors import UsageError
+from harmofl.events import ignore
 from harmofl.settings import resolve
 from harmofl.tasks.data_facts import fill_in_data_facts
 from runs import serve
@@ -29,7 +29,7 @@ from runs import serve
 
 def opened(task: str = "histology", folder: Path | None = None, **values: object) -> Hospitals:
     overrides = values | ({"data.folder": str(folder)} if folder else {})
-    return Hospitals(fill_in_data_facts(resolve(task, "fedavg", "smoke", overrides=overrides)[0], silent))
+    return Hospitals(fill_in_data_facts(resolve(task, "fedavg", "smoke", overrides=overrides)[0], ignore))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from harmofl.analysis.measured_terms import read_terms
 from harmofl.analysis.results import Landscape, Options
 from harmofl.devices import threads
 from harmofl.errors import UsageError
+from harmofl.events import Event, StepDone
 from harmofl.experiments.privacy_study import privacy_study
 from harmofl.reporting.drift_figures import drift_with_terms
 from harmofl.states import snapshot
@@ -56,7 +57,7 @@ class Alone:
     """One run's landscape, what the watch saw, and the times of the run's files before and after."""
 
     result: Landscape
-    seen: list[dict[str, Any]]
+    seen: list[StepDone]
     before: dict[Path, int]
     after: dict[Path, int]
 
@@ -66,9 +67,9 @@ def alone(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Al
     def times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in runs["fedavg"].rglob("*")}
 
-    before, seen = times(), list[dict[str, Any]]()
+    before, seen = times(), list[Event]()
     result = landscape([runs["fedavg"]], tmp_path_factory.mktemp("alone"), **TINY, watch=seen.append)
-    return Alone(result, seen, before, times())
+    return Alone(result, [event for event in seen if isinstance(event, StepDone)], before, times())
 
 
 def same(one: Landscape, other: Landscape) -> bool:
@@ -187,9 +188,8 @@ def test_what_is_known_is_not_computed_again(
 
 
 def test_progress_counts_to_its_end(alone: Alone) -> None:
-    assert {record["phase"] for record in alone.seen} == {"landscape"}
-    assert [record["done"] for record in alone.seen] == list(range(1, alone.seen[-1]["total"] + 1))
-    assert {record["site"] for record in alone.seen} == set(SOME)
+    assert [step.done for step in alone.seen] == list(range(1, alone.seen[-1].total + 1))
+    assert {step.what.rpartition(" at ")[2] for step in alone.seen} == set(SOME)
 
 
 def test_runs_are_left_as_they_were(alone: Alone) -> None:

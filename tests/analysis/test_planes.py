@@ -12,6 +12,7 @@ from harmofl.analysis.landscape import landscape
 from harmofl.analysis.losses import Array, surface
 from harmofl.analysis.planes import grid_axis, grow_axis
 from harmofl.analysis.results import is_lowest_at_edge
+from harmofl.events import Event, StepDone
 from runs import SITES, train
 
 
@@ -82,7 +83,7 @@ def test_the_lowest_loss_at_an_edge_is_told_of_each_site_and_of_the_mean() -> No
 def test_a_plane_grows_at_most_so_often(tmp_path: Path) -> None:
     train(tmp_path / "run", "fedavg", rounds=1, data__sites=SITES[:2])
     options: dict[str, Any] = {"points": 9, "local_epochs": 2, "images": 8, "directions": 2}
-    seen: list[dict[str, Any]] = []
+    seen: list[Event] = []
     result = landscape([tmp_path / "run"], tmp_path / "out", growths=1, watch=seen.append, **options)
     fixed = landscape([tmp_path / "run"], tmp_path / "fixed", growths=0, **options)
     open_before = {name for name, view in fixed.views.items() if view.is_open.any() and name != "near"}
@@ -91,4 +92,6 @@ def test_a_plane_grows_at_most_so_often(tmp_path: Path) -> None:
         assert len(view.axis) == (13 if name in open_before else 9)
         inside = view.losses[:, :, 2:-2, 2:-2] if name in open_before else view.losses
         np.testing.assert_array_equal(inside, fixed.views[name].losses)
-    assert seen[-1]["done"] == seen[-1]["total"]
+    last = seen[-1]
+    assert isinstance(last, StepDone)
+    assert last.done == last.total

@@ -20,6 +20,7 @@ from harmofl.analysis.privacy import (
 )
 from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, open_target
 from harmofl.errors import UsageError
+from harmofl.events import Event, StepDone
 from harmofl.experiments.privacy_study import privacy_study
 from harmofl.methods.layers import AmplitudeNormalization
 from harmofl.runs.model_folder import open_model
@@ -27,17 +28,17 @@ from runs import train
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    out, told = tmp_path_factory.mktemp("privacy"), []
-    privacy_study(out, quick=True, watch=told.append)
-    return out, [record for record in told if record["phase"] == "privacy"]
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[StepDone]]:
+    out, seen = tmp_path_factory.mktemp("privacy"), list[Event]()
+    privacy_study(out, quick=True, watch=seen.append)
+    return out, [event for event in seen if isinstance(event, StepDone)]
 
 
 def record(images: int, ssim: float, chance: float, frame: str = "whole") -> dict[str, Any]:
     return {"frame": frame, "band": "full", "images": images, "ssim": ssim, "chance_ssim_upper": chance}
 
 
-def test_a_study_writes_numbers_pictures_and_a_page(study: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_study_writes_numbers_pictures_and_a_page(study: tuple[Path, list[StepDone]]) -> None:
     out, _ = study
     names = {f"privacy-{name}.{kind}" for name in ("inversion", "retrieval", "similarity") for kind in ("png", "svg")}
     assert names | {"privacy.json", "privacy.md", "images.npz"} <= {path.name for path in out.iterdir()}
@@ -55,15 +56,15 @@ def test_a_run_and_other_images_are_refused_together(tmp_path: Path) -> None:
 
 
 def test_too_many_images_and_a_wrong_folder_are_refused_before_anything_is_attacked(
-    study: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+    study: tuple[Path, list[StepDone]], tmp_path: Path
 ) -> None:
-    told: list[dict[str, Any]] = []
+    seen: list[Event] = []
     with pytest.raises(UsageError, match=r"--images 500: must be at most \d+, with \d+ images of hospital-0 at hand"):
-        privacy_study(tmp_path / "out", run=study[0] / "run", images=500, quick=True, watch=told.append)
+        privacy_study(tmp_path / "out", run=study[0] / "run", images=500, quick=True, watch=seen.append)
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--out .*file: .*file is a file"):
-        privacy_study(tmp_path / "file", run=study[0] / "run", quick=True, watch=told.append)
-    assert not told
+        privacy_study(tmp_path / "file", run=study[0] / "run", quick=True, watch=seen.append)
+    assert not seen
 
 
 @pytest.mark.parametrize("band", ["full", 0.2])
@@ -81,13 +82,13 @@ def test_the_trained_network_is_attacked_behind_its_runs_own_harmonizer(tmp_path
     assert not torch.allclose(image, harmonizer(image), atol=0.02)
 
 
-def test_progress_counts_to_the_end(study: tuple[Path, list[dict[str, Any]]]) -> None:
-    _, told = study
-    assert [each["done"] for each in told] == list(range(told[0]["total"]))
-    assert told[-1]["what"] == "phase retrieval: margin frame, band dc, 4 images"
+def test_progress_counts_to_the_end(study: tuple[Path, list[StepDone]]) -> None:
+    _, steps = study
+    assert [step.done for step in steps] == list(range(steps[0].total))
+    assert steps[-1].what == "phase retrieval: margin frame, band dc, 4 images"
 
 
-def test_dc_gives_a_flat_image(study: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_dc_gives_a_flat_image(study: tuple[Path, list[StepDone]]) -> None:
     with np.load(study[0] / "images.npz") as pictures:
         _, found = pictures["retrieval/whole/dc/1"]
     assert np.ptp(found, axis=(1, 2)).tolist() == [0, 0, 0]

@@ -31,6 +31,7 @@ from harmofl.data.images import LabelledImages, seed_of
 from harmofl.data.inspection import check_for_training, find_image_problems, find_problems
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
+from harmofl.events import Event, ImagesRead
 from harmofl.settings import resolve
 from runs import environment
 
@@ -446,9 +447,9 @@ def test_masks_are_read_once_to_tell_them_apart(tmp_path: Path) -> None:
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)})
     read = []
     for _ in range(2):
-        seen: list[dict[str, Any]] = []
+        seen: list[Event] = []
         registry.tasks.find("segmentation").open_folder(settings.data, seen.append).found()
-        read.append(len([record for record in seen if record["doing"] == "reading"]))
+        read.append(len([event for event in seen if isinstance(event, ImagesRead) and event.doing == "reading"]))
     assert read == [2 * 10 * 2, 0]  # images and masks of two sites
 
 
@@ -470,9 +471,9 @@ def test_the_fingerprint_under_another_name_is_the_one_that_the_site_had(tmp_pat
 def decoded_sites(folder: Path, **data: Any) -> list[str]:
     """The sites whose images had to be decoded."""
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)} | data)
-    seen: list[dict[str, Any]] = []
+    seen: list[Event] = []
     check_for_training(registry.tasks.find("segmentation").open_folder(settings.data, seen.append))
-    return sorted({record["site"] for record in seen if record["doing"] == "decoding"})
+    return sorted({event.site for event in seen if isinstance(event, ImagesRead) and event.doing == "decoding"})
 
 
 def test_a_second_start_decodes_nothing_and_a_changed_file_its_site_only(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from rich.progress import Progress
 
 from folders import segmentation_folder
 from harmofl import cli, registry
-from harmofl.console import LiveBars
 from harmofl.deployment.engine import Finding
 from harmofl.deployment.logs import log_to_stdout
-from harmofl.tasks.scores import dice
+from harmofl.displays.live import LiveDisplay
+from harmofl.events import RunStarted, SitesAwaited
 from runs import HARMOFL, environment
 
 
@@ -221,19 +221,10 @@ def test_a_run_at_the_server_is_shown_and_written_as_any_other(
 
 def test_the_live_display_waits_and_then_shows_rounds() -> None:
     progress = Progress(console=Console(file=io.StringIO()))
-    bars = LiveBars(progress)
-    bars({"phase": "waiting", "sites": ["A", "B"]})
+    bars = LiveDisplay(progress)
+    bars(SitesAwaited(("A", "B")))
     assert progress.tasks[0].description == "waiting for sites: A, B"
-    start = {
-        "phase": "start",
-        "rounds": 4,
-        "done": 0,
-        "sites": ["A", "B"],
-        "task": "nuclei",
-        "title": "HarmoFL",
-        "score": dice,
-    }
-    bars(start | {"score": dice})
+    bars(RunStarted("nuclei", "harmofl", "HarmoFL", ("A", "B"), rounds=4, done=0, score="dice", unit="%"))
     assert [task.description for task in progress.tasks if task.visible] == ["HarmoFL on nuclei"]
 
 

@@ -13,7 +13,8 @@ from folders import segmentation_folder
 from harmofl.deployment.coordinator import Wish, coordinate, joined_classes
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
-from runs import SITES, differences, tiny, train
+from harmofl.events import Event, RoundFinished
+from runs import SITES, differences, stop_after_round, tiny, train
 
 THREE = SITES[:3]
 
@@ -104,9 +105,9 @@ class Leaves:
     def __init__(self, loopback: Loopback, site: str, rounds: set[int]) -> None:
         self.loopback, self.site, self.rounds = loopback, site, rounds
 
-    def __call__(self, record: Mapping[str, Any]) -> None:
-        if record["phase"] == "train" and record["site"] == "server":
-            self.loopback.away = {self.site} if record["round"] + 1 in self.rounds else set()
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RoundFinished):
+            self.loopback.away = {self.site} if event.round + 1 in self.rounds else set()
 
 
 def test_a_site_that_was_away_for_a_round_is_named_and_comes_back(tmp_path: Path) -> None:
@@ -123,13 +124,9 @@ def test_a_run_is_resumed_with_what_the_sites_had_said(tmp_path: Path) -> None:
     with looped(sites):
         on_network(server, tmp_path / "whole", "harmofl", rounds=3)
 
-    def stop(record: Mapping[str, Any]) -> None:
-        if record["phase"] == "train" and record["site"] == "server" and record["round"] == 2:
-            raise KeyboardInterrupt
-
     _, others = make_kits(tmp_path / "again", dict.fromkeys(THREE, "synthetic"), ["histology"])
     with looped(others), pytest.raises(KeyboardInterrupt):
-        on_network(server, tmp_path / "cut", "harmofl", rounds=3, watch=stop)
+        on_network(server, tmp_path / "cut", "harmofl", rounds=3, watch=stop_after_round(2))
     with looped(others) as loopback:
         on_network(server, tmp_path / "cut", "harmofl", rounds=3, resume=True)
     assert differences(tmp_path / "whole", tmp_path / "cut", stores=False) == []

@@ -1,8 +1,6 @@
 """A disk that is really full, at the server, in the middle of a run."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from loopback import looped, make_kits
@@ -12,7 +10,7 @@ from harmofl.deployment.coordinator import Wish, coordinate
 from harmofl.errors import RunError
 from harmofl.runs.checkpoints import newest_checkpoint
 from harmofl.runs.folder import RunFolder
-from runs import SITES, differences, tiny
+from runs import SITES, after_round, differences, tiny
 
 ROUNDS = 6
 
@@ -25,10 +23,7 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on_to_the_same_bits(tmp_p
     with looped(sites):
         coordinate(server, wish, tmp_path / "whole", wait=1)
 
-    def fill(record: Mapping[str, Any]) -> None:
-        if record["phase"] == "train" and record["site"] == "server" and record["round"] == 3:
-            fill_up(small_disk / "filler")
-
+    fill = after_round(3, lambda: fill_up(small_disk / "filler"))
     server, sites = make_kits(tmp_path / "other", names, ["histology"])
     with looped(sites), pytest.raises(RunError, match="No space left on device; what was written before is kept"):
         coordinate(server, wish, small_disk / "run", wait=1, watch=fill)

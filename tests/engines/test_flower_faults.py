@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from flower_sites import MISDEEDS
 from networks import own_network
 
 from harmofl.errors import RunError
-from runs import differences, records, train
+from runs import after_round, differences, records, train
 
 pytestmark = pytest.mark.engines
 
@@ -78,18 +78,6 @@ def runs_still(pid: int) -> bool:
         return False
 
 
-class AfterRound:
-    """Does something once, when the server has finished a round."""
-
-    def __init__(self, number: int, act: Any) -> None:
-        self.number, self.act = number, act
-
-    def __call__(self, record: Mapping[str, Any]) -> None:
-        if self.act and record.get("round") == self.number and record.get("site") == "server":
-            act, self.act = self.act, None
-            act()
-
-
 def test_a_site_killed_in_a_round_is_named_and_rejoins_with_its_state(
     tmp_path: Path, federation: Live, misbehave: Callable[[str], None]
 ) -> None:
@@ -118,7 +106,7 @@ def test_a_slow_site_is_left_out_of_its_round_only(
     tmp_path: Path, federation: Live, misbehave: Callable[[str], None]
 ) -> None:
     misbehave("sleepy")
-    wake = AfterRound(2, (federation.place(LAST) / "woken").touch)
+    wake = after_round(2, (federation.place(LAST) / "woken").touch)
     federation.run(tmp_path / "run", rounds=5, federation__timeout=30.0, watch=wake)
     left_out = errors(tmp_path / "run")
     assert left_out[2] == {LAST: "no answer within federation.timeout"}
@@ -159,7 +147,7 @@ def test_a_server_that_is_killed_and_started_again_finds_its_sites_and_resumes(
         federation.start("server")
 
     with pytest.raises(RunError, match="--resume"):
-        federation.run(tmp_path / "there", "fedadam", rounds=4, watch=AfterRound(2, kill_and_start))
+        federation.run(tmp_path / "there", "fedadam", rounds=4, watch=after_round(2, kill_and_start))
     wait_until(lambda: federation.is_up(), "the server is back")
     federation.run(tmp_path / "there", "fedadam", rounds=4, resume=True)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []

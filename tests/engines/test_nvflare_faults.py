@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, SITE, SiteSettings, write_part
 from harmofl.devices import threads
 from harmofl.errors import RunError
+from harmofl.events import Event, RoundFinished, SiteLeftOut
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
@@ -98,17 +99,17 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_and_comes_back_with_its_stat
         killed[0] = time.monotonic()
         federation.kill(MOODY_SITE)
 
-    def watch(record: Mapping[str, Any]) -> None:
-        if record.get("error"):
+    def watch(event: Event) -> None:
+        if isinstance(event, SiteLeftOut):
             assert time.monotonic() - killed[0] < 15  # it did not take the timeout to notice
             set_mood(kit, "")
             federation.start(MOODY_SITE, program(MOODY))
-        elif (record["phase"], record["site"], record["round"]) == ("train", "server", 2):
+        elif isinstance(event, RoundFinished) and event.round == 2:
             wait_until(lambda: "registered" in (kit / "engine/log/log.txt").read_text(), "the site is back")
 
     killer = threading.Thread(target=kill)
     killer.start()
-    federation.run(tmp_path / "there", rounds=3, watch=watch_rounds(watch), **TWO_OF_THREE)
+    federation.run(tmp_path / "there", rounds=3, watch=watch, **TWO_OF_THREE)
     killer.join(timeout=60)
     assert errors(tmp_path / "there") == {MOODY_SITE: "it went away before it had answered"}
     assert errors(tmp_path / "there", 3) == {}
@@ -116,17 +117,12 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_and_comes_back_with_its_stat
     assert equal(weights(tmp_path / "here"), weights(tmp_path / "there"))
 
 
-def watch_rounds(watch: Callable[[Mapping[str, Any]], None]) -> Callable[[Mapping[str, Any]], None]:
-    """Look at the records of rounds only."""
-    return lambda record: watch(record) if "round" in record and "site" in record else None
-
-
 def test_a_slow_site_is_left_out_and_its_late_answer_is_dropped(federation: Live, tmp_path: Path) -> None:
     kit = federation.place(MOODY_SITE)
     set_mood(kit, "waits1")
 
-    def wake(record: Mapping[str, Any]) -> None:
-        if record.get("error"):
+    def wake(event: Event) -> None:
+        if isinstance(event, SiteLeftOut):
             set_mood(kit, "")
 
     federation.run(tmp_path / "run", rounds=3, watch=wake, federation__timeout=6, **TWO_OF_THREE)

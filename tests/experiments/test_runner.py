@@ -3,6 +3,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from folders import segmentation_folder
 from harmofl.errors import UsageError
+from harmofl.events import CellFinished, Event, ExperimentProgressed, RunningCell, ignore
 from harmofl.experiments.cells import read_experiment
 from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
@@ -55,34 +57,28 @@ def test_a_failed_cell_is_shown_the_rest_go_on_and_it_is_tried_again(
 ) -> None:
     plan, out = write_plan(), tmp_path / "out"
     plan = write_plan(plan.read_text().replace("[0, 1]", "[0]") + FAILING)
-    told: list[dict[str, Any]] = []
-    results = run_experiment(plan, out, watch=told.append)
+    seen: list[Event] = []
+    results = run_experiment(plan, out, watch=seen.append)
     assert results.errors == {"moon/seed-0": "no memory left"}
     assert [cell["state"] for cell in state_of(out)["cells"]] == ["done", "done", "failed"]
     assert "Missing, 1 of 3 cells: MOON, seed 0 (no memory left)." in (out / "table.md").read_text()
-    assert sorted(record["cell"] for record in told if record["phase"] == "cell" and "error" in record) == [
-        "MOON, seed 0"
-    ]
+    assert [event.cell for event in seen if isinstance(event, CellFinished) and event.error] == ["MOON, seed 0"]
 
     run_experiment(plan, out, resume=True)
     assert started() == ["amplitude seed-0", "fedavg seed-0", "moon seed-0", "moon seed-0 again"]
 
 
 def test_watchers_hear_of_cells_done_running_and_left(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
-    run_experiment(write_plan(), tmp_path / "out", jobs=1, watch=told.append)
-    states = [record for record in told if record["phase"] == "experiment"]
-    assert (states[0]["done"], states[0]["total"], states[0]["seconds_left"]) == (0, 4, None)
-    assert (states[-1]["done"], states[-1]["running"], states[-1]["seconds_left"]) == (4, [], 0)
-    running = next(record for record in states if record["done"] == 1 and record["running"])
-    assert running["running"][0] | {"seconds": 0} == {
-        "cell": "+ amplitude, seed 0",
-        "round": 0,
-        "rounds": 2,
-        "seconds": 0,
-    }
-    assert 2 * 3 < running["seconds_left"] <= 3 * 3  # a cell took 3 seconds: two wait, one has begun
-    assert len([record for record in told if record["phase"] == "cell"]) == 4
+    seen: list[Event] = []
+    run_experiment(write_plan(), tmp_path / "out", jobs=1, watch=seen.append)
+    states = [event for event in seen if isinstance(event, ExperimentProgressed)]
+    assert (states[0].done, states[0].total, states[0].seconds_left) == (0, 4, None)
+    assert (states[-1].done, states[-1].running, states[-1].seconds_left) == (4, (), 0)
+    one_done = next(state for state in states if state.done == 1 and state.running)
+    assert replace(one_done.running[0], seconds=0) == RunningCell("+ amplitude, seed 0", 0, 2, 0)
+    assert one_done.seconds_left is not None
+    assert 2 * 3 < one_done.seconds_left <= 3 * 3  # a cell took 3 seconds: two wait, one has begun
+    assert [event.tried for event in seen if isinstance(event, CellFinished)] == [1, 2, 3, 4]
 
 
 def test_kept_results_count_as_done_without_being_run(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
@@ -115,19 +111,19 @@ def test_cells_that_were_finished_but_not_kept_are_kept_later(
 def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
     images = segmentation_folder(tmp_path / "images")
     plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
-    experiment, silent = read_experiment(plan, images), lambda record: None
+    experiment = read_experiment(plan, images)
     [cell], out, kept = experiment.cells, tmp_path / "out", Kept(tmp_path / "kept")
     run_experiment(plan, out, data=images)
     (out / "a" / "seed-0" / "config.toml").write_text(
-        make_settle(silent)(cell.settings).to_toml()
+        make_settle(ignore)(cell.settings).to_toml()
     )  # as a run writes it
     kept.keep(experiment, cell, out / "a" / "seed-0")
 
-    assert not gather(experiment, out, settle=make_settle(silent)).missing
-    assert not gather(experiment, kept=kept, settle=make_settle(silent)).missing
+    assert not gather(experiment, out, settle=make_settle(ignore)).missing
+    assert not gather(experiment, kept=kept, settle=make_settle(ignore)).missing
     shutil.copy(images / "site-0" / "p0-0.png", images / "site-0" / "p0-1.png")
-    assert gather(experiment, out, settle=make_settle(silent)).missing
-    assert gather(experiment, kept=kept, settle=make_settle(silent)).missing
+    assert gather(experiment, out, settle=make_settle(ignore)).missing
+    assert gather(experiment, kept=kept, settle=make_settle(ignore)).missing
     (images / "manifest.csv").unlink()
     with pytest.raises(UsageError, match="images"):
         run_experiment(plan, tmp_path / "again", data=images, kept=tmp_path / "kept")
@@ -139,18 +135,18 @@ def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_d
 ) -> None:
     images = segmentation_folder(tmp_path / "images")
     plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
-    experiment, silent = read_experiment(plan, images), lambda record: None
+    experiment = read_experiment(plan, images)
     [cell], out = experiment.cells, tmp_path / "out"
     run_experiment(plan, out, data=images)
-    settings = make_settle(silent)(cell.settings)
+    settings = make_settle(ignore)(cell.settings)
     as_before = settings.with_values("data", annotations=None)
     shutil.copy(images / "site-0" / "p0-0-mask.png", images / "site-0" / "p0-1-mask.png")
     for name, written, missing in (("known", settings, 1), ("unknown", as_before, 0)):
         (out / "a" / "seed-0" / "config.toml").write_text(written.to_toml())
         kept = Kept(tmp_path / name)
         kept.keep(experiment, cell, out / "a" / "seed-0")
-        assert len(gather(experiment, out, settle=make_settle(silent)).missing) == missing
-        assert len(gather(experiment, kept=kept, settle=make_settle(silent)).missing) == missing
+        assert len(gather(experiment, out, settle=make_settle(ignore)).missing) == missing
+        assert len(gather(experiment, kept=kept, settle=make_settle(ignore)).missing) == missing
 
 
 def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(
@@ -161,10 +157,10 @@ def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(
     wrong = '[[variations]]\nname = "one"\nsettings.data.sites = ["site-9"]\n'
     plan = write_plan(f'title = "T"\ntask = "segmentation"\npreset = "smoke"\n{rows}{wrong}')
     out = tmp_path / "out"
-    seen: list[dict[str, Any]] = []
+    seen: list[Event] = []
     results = run_experiment(plan, out, data=images, watch=seen.append)
-    told = [(record["cell"], "error" in record) for record in seen if record["phase"] == "cell"]
-    assert told == [("A, one, seed 0", True), ("A, all, seed 0", False)]  # before anything is trained
+    finished = [(event.cell, bool(event.error)) for event in seen if isinstance(event, CellFinished)]
+    assert finished == [("A, one, seed 0", True), ("A, all, seed 0", False)]  # before anything is trained
     assert started() == ["all seed-0"]
     assert list(results.errors) == ["a/one/seed-0"]
     assert results.errors["a/one/seed-0"].startswith("unknown site 'site-9'")
@@ -217,8 +213,8 @@ def test_an_interrupt_leaves_no_process_behind(write_plan: WritePlan, started: S
     plan = write_plan()
     plan = write_plan(plan.read_text().replace("[0, 1]", "[0]") + ENDLESS)
 
-    def interrupt(record: dict[str, Any]) -> None:
-        if "fedprox seed-0" in started() and record.get("done") == 2:
+    def interrupt(event: Event) -> None:
+        if "fedprox seed-0" in started() and isinstance(event, ExperimentProgressed) and event.done == 2:
             raise KeyboardInterrupt
 
     begin = time.monotonic()

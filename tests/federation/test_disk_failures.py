@@ -1,7 +1,6 @@
 """A disk that is really full while sites of one machine train: every site's problem, so no round counts."""
 
 import errno
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,18 @@ import pytest
 
 from disks import fill_up
 from harmofl.errors import RunError
+from harmofl.events import Event, SiteAnswered, Watch
 from harmofl.federation.messages import Reply, Request
 from harmofl.files import find_disk_failure
 from harmofl.runs.store import Store
 from runs import SITES, differences, records, train
 
 
-def fill_after(disk: Path, site: str) -> Callable[[Mapping[str, Any]], None]:
+def fill_after(disk: Path, site: str) -> Watch:
     """Fill the disk as soon as a site has trained in round 2."""
 
-    def watch(record: Mapping[str, Any]) -> None:
-        if (record["phase"], record.get("round"), record.get("site")) == ("train", 2, site):
+    def watch(event: Event) -> None:
+        if isinstance(event, SiteAnswered) and (event.round, event.site) == (2, site):
             fill_up(disk / "filler")
 
     return watch

@@ -6,12 +6,11 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harmofl import cli
-from runs import alive_in_group, arguments, call, differences, start, train, wait_for
+from runs import alive_in_group, arguments, call, differences, start, stop_after_round, train, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="needs signals")]
 
@@ -117,12 +116,8 @@ def test_killing_the_main_process_ends_its_workers_and_the_run_can_go_on(
 def test_a_truncated_checkpoint_is_skipped_with_a_warning(tmp_path: Path, undisturbed: Callable[[str], Path]) -> None:
     out = tmp_path / "run"
 
-    def stop(record: dict[str, Any]) -> None:
-        if (record.get("site"), record.get("round")) == ("server", 2):
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(out, "harmofl", rounds=ROUNDS, watch=stop)
+        train(out, "harmofl", rounds=ROUNDS, watch=stop_after_round(2))
     newest = out / "checkpoint/round-00002.safetensors"
     newest.write_bytes(newest.read_bytes()[:-100])
 

@@ -14,6 +14,7 @@ import harmofl
 from harmofl import Method, registry
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
+from harmofl.events import Event, ImagesChosen
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Reply, Request
 from harmofl.methods.harmonizers import Harmonization
@@ -21,7 +22,7 @@ from harmofl.methods.layers import Harmonizer
 from harmofl.methods.sharing import nothing
 from harmofl.settings import resolve
 from harmofl.states import State
-from runs import SITES, altered, differences, equal, records, serve, tensors, tiny, train, weights
+from runs import SITES, altered, differences, equal, records, serve, stop_after_round, tensors, tiny, train, weights
 
 
 def checkpoint(out: Path, number: int, part: str = "state") -> dict[str, torch.Tensor]:
@@ -289,9 +290,9 @@ def test_a_checkpoint_that_is_cut_short_is_skipped(tmp_path: Path) -> None:
 
 def test_the_server_asks_nothing_more_of_a_finished_run(tmp_path: Path) -> None:
     first = train(tmp_path / "run")
-    seen: list[dict[str, Any]] = []
+    seen: list[Event] = []
     assert train(tmp_path / "run", resume=True, watch=seen.append) == first
-    assert {record["phase"] for record in seen} == {"images"}
+    assert seen == [ImagesChosen("synthetic hospitals")]
 
 
 def test_a_site_that_fails_to_train_still_scores_the_model_it_received(
@@ -401,12 +402,8 @@ def test_a_site_that_shares_no_weights_has_the_amplitude_of_its_own_best_round(t
 
 
 def test_a_run_of_which_no_checkpoint_can_be_read_is_not_started_over(tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
-        if record.get("round") == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", watch=stop)
+        train(tmp_path / "run", watch=stop_after_round(1))
     before = (tmp_path / "run" / "records.jsonl").read_text()
     for path in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
         path.write_bytes(b"cut")

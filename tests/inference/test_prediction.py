@@ -23,6 +23,7 @@ from harmofl.data.formats import read_mask, read_scan
 from harmofl.data.preparation import as_tensor, padded
 from harmofl.data.scans import Scan
 from harmofl.errors import UsageError
+from harmofl.events import Event, StepDone
 from harmofl.inference import prediction
 from harmofl.inference.inputs import find_inputs, stem_of
 from harmofl.inference.outcomes import Outcome
@@ -450,10 +451,10 @@ def test_a_name_that_is_no_text_costs_no_row(tmp_path: Path) -> None:
     name = os.fsdecode(b"M\xfcller, A.png")
     for each in ("a.png", name, "Müller.png"):
         picture(tmp_path / "in" / each)
-    told: list[dict[str, Any]] = []
-    outcomes = predict(folder, [tmp_path / "in"], tmp_path / "out", watch=told.append)
+    events: list[Event] = []
+    outcomes = predict(folder, [tmp_path / "in"], tmp_path / "out", watch=events.append)
     assert not any(outcome.error for outcome in outcomes)
-    assert all(record["image"].isprintable() for record in told)
+    assert all(isinstance(event, StepDone) and event.what.isprintable() for event in events)
     rows = rows_of(tmp_path / "out" / "predictions.csv")
     assert {Path(row["image"]).name for row in rows} == {"a.png", "Müller.png", r"M\udcfcller, A.png"}
     assert all(row["class"] for row in rows)
@@ -681,16 +682,16 @@ def test_one_bad_file_is_reported_and_the_rest_done(tmp_path: Path) -> None:
     (tmp_path / "c.nii.gz").write_text("nothing of the kind")
     picture(tmp_path / "d.png")
     names = ["a.png", "b.png", "c.nii.gz", "missing.png", "grey.png", "d.png"]
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     outcomes = predict(folder, [tmp_path / name for name in names], tmp_path / "out", watch=events.append)
     assert [Path(outcome.image).name for outcome in outcomes] == names
     assert [outcome.error == "" for outcome in outcomes] == [True, False, False, False, False, True]
     assert outcomes[3].error == "no such file"
     assert "1 channel, the model takes 3" in outcomes[4].error
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a_mask.png", "d_mask.png"]
-    assert [event["done"] for event in events] == [0, 1, 2, 3, 4, 5, 6]
-    assert {event["phase"] for event in events} == {"predict"}
-    assert {event["total"] for event in events} == {6}
+    steps = [event for event in events if isinstance(event, StepDone)]
+    assert [(step.done, step.total) for step in steps] == [(done, 6) for done in range(7)]
+    assert steps == events
 
 
 def test_a_file_that_cannot_be_written_is_reported_and_leaves_nothing(
@@ -797,8 +798,8 @@ def test_an_interrupted_prediction_leaves_the_table_of_what_was_done(tmp_path: P
     for name in "abcd":
         picture(tmp_path / "in" / f"{name}.png", colours=1)
 
-    def interrupted(record: dict[str, Any]) -> None:
-        if record["done"] == 2:
+    def interrupted(event: Event) -> None:
+        if isinstance(event, StepDone) and event.done == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

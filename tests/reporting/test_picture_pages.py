@@ -18,6 +18,7 @@ from folders import classification_folder, segmentation_folder
 from harmofl.analysis.appearance import FAINTEST
 from harmofl.analysis.hospitals import Harmonization
 from harmofl.errors import RunError, UsageError
+from harmofl.events import Event, ImagesChosen, StepDone
 from harmofl.experiments.report import write_report
 from harmofl.reporting import gallery
 from harmofl.reporting.appearance_figures import _scale
@@ -48,7 +49,7 @@ def written(out: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("task", ["histology", "nuclei", "prostate"])
 def test_every_phantom_is_drawn_before_and_after(task: str, tmp_path: Path) -> None:
-    seen: list[dict[str, Any]] = []
+    seen: list[Event] = []
     files = api.pictures(out=tmp_path, task=task, preset="smoke", watch=seen.append)
     assert all(file.exists() for file in files)
     numbers = written(tmp_path)
@@ -57,8 +58,9 @@ def test_every_phantom_is_drawn_before_and_after(task: str, tmp_path: Path) -> N
     assert probe["before"]["accuracy"] >= probe["full"]["accuracy"] - 0.1
     assert probe["chance"] == pytest.approx(1 / len(numbers["images"]))
     assert set(probe["dc"]["per_site"]) == set(numbers["images"]) == set(numbers["chosen"])
-    assert {record["phase"] for record in seen[1:]} == {"pictures"}  # after a word on which images they are
-    assert all(record["done"] < record["total"] for record in seen[1:])
+    images, *steps = seen
+    assert images == ImagesChosen("synthetic hospitals")
+    assert all(isinstance(step, StepDone) and step.done < step.total for step in steps)
 
 
 def test_own_images_of_any_kind_are_drawn_with_any_bands(tmp_path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +17,14 @@ from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.image_names import image_name
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.images import ImageSet, LabelledImages
-from harmofl.data.watch import silent
 from harmofl.devices import threads, to_device
+from harmofl.events import StepDone, Watch, ignore
 from harmofl.methods.model import Model
 from harmofl.runs.finished import FinishedRun
 from harmofl.runs.site_models import models_for
 from harmofl.states import evaluating
 from harmofl.tasks.scorers import dice
 
-Watch = Callable[[dict[str, Any]], None]
 Scores = NDArray[np.float64]
 
 WORDS = ("best", "median", "worst")
@@ -49,7 +47,7 @@ class Place:
 class Gallery:
     """The test images of some runs, and what each run's model for the site makes of them."""
 
-    def __init__(self, runs: Sequence[FinishedRun], device: str = "auto", watch: Watch = silent) -> None:
+    def __init__(self, runs: Sequence[FinishedRun], device: str = "auto", watch: Watch = ignore) -> None:
         self.runs = runs
         self.task = registry.tasks.find(runs[0].task)
         self.device = device
@@ -86,7 +84,7 @@ class Gallery:
         for number, site in enumerate(self.sites):
             done = self.runs.index(run) * len(self.sites) + number
             total = len(self.runs) * len(self.sites)
-            self._watch({"phase": "pictures", "what": f"{run.title} at {site}", "done": done, "total": total})
+            self._watch(StepDone(f"{run.title} at {site}", done, total))
             with self._model(run, site) as model:
                 for batch in self.images[site].batches(run.full_settings.training.batch_size):
                     yield batch, _logits(model, batch)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +14,13 @@ from harmofl.analysis.image_names import image_name
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
 from harmofl.data.listing import draw_places
-from harmofl.data.watch import silent
 from harmofl.devices import choose_device
 from harmofl.errors import UsageError
+from harmofl.events import StepDone, Watch, ignore
 from harmofl.methods.combinations import Mean
 from harmofl.methods.layers import AmplitudeNormalization, Band, check_band
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.task import Task
-
-Watch = Callable[[dict[str, Any]], None]
 
 BEFORE = "before"
 """The name of images as they are, among the names of bands."""
@@ -136,7 +133,7 @@ class Harmonization:
 
 
 def harmonization(
-    hospitals: Hospitals, bands: Sequence[Band], device: str = "auto", watch: Watch = silent
+    hospitals: Hospitals, bands: Sequence[Band], device: str = "auto", watch: Watch = ignore
 ) -> Harmonization:
     """Measure every site's training images and take the mean over sites, as before round 1 of a federation."""
     place = choose_device(device)
@@ -145,7 +142,7 @@ def harmonization(
     means = {name: Mean({}, len(hospitals.sites)) for name in layers}
     amplitudes = {}
     for number, site in enumerate(hospitals.sites):
-        watch(_step(f"measuring the amplitudes of {site}", number, 2 * len(hospitals.sites)))
+        watch(StepDone(f"measuring the amplitudes of {site}", number, 2 * len(hospitals.sites)))
         train = hospitals.parts(site)[0]
         for name, layer in layers.items():
             layer.measure(batch.images.to(place) for batch in hospitals.batches(train))
@@ -157,10 +154,6 @@ def harmonization(
         layer.double()  # only now: what sites measure and share is single precision
     shared = layers["full"].measurement()["amplitude"]
     return Harmonization({str(band): layers[str(band)] for band in bands}, amplitudes, shared)
-
-
-def _step(what: str, done: int, total: int) -> dict[str, Any]:
-    return {"phase": "pictures", "what": what, "done": done, "total": total}
 
 
 # --- images chosen by a rule ---------------------------------------------------------------------------------------
@@ -253,12 +246,12 @@ def harmonized(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:
 
 
 def looks_at(
-    hospitals: Hospitals, layers: Mapping[str, AmplitudeNormalization] | None = None, watch: Watch = silent
+    hospitals: Hospitals, layers: Mapping[str, AmplitudeNormalization] | None = None, watch: Watch = ignore
 ) -> list[Look]:
     """What was seen of every site."""
     looks, total = [], len(hospitals.sites)
     for number, site in enumerate(hospitals.sites):
-        watch(_step(f"looking at the images of {site}", total + number, 2 * total))
+        watch(StepDone(f"looking at the images of {site}", total + number, 2 * total))
         looks.append(look_at(hospitals, site, layers or {}))
     return looks
 

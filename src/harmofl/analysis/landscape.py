@@ -26,8 +26,8 @@ from harmofl.analysis.losses import Batches, losses_at, mean_loss, side_by_side
 from harmofl.analysis.planes import DRIFT_POINTS, Look, Progress, drift_view, random_views
 from harmofl.analysis.results import Landscape, Options
 from harmofl.data.images import Site, seed_of
-from harmofl.data.watch import Watch, silent
 from harmofl.devices import threads
+from harmofl.events import Watch, ignore
 from harmofl.models.network import Network
 from harmofl.states import evaluating
 from harmofl.tasks.task import Source
@@ -51,7 +51,7 @@ def landscape(
     growths: int = 2,
     seed: int = 0,
     device: str = "auto",
-    watch: Watch = silent,
+    watch: Watch = ignore,
 ) -> Landscape:
     """Compute the loss around the selected models of runs on the same data, and keep it in `out`.
 

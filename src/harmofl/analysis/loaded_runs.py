@@ -15,9 +15,9 @@ from harmofl import registry
 from harmofl.analysis.losses import Batch
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site, seed_of
-from harmofl.data.watch import Watch, silent
 from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
+from harmofl.events import Watch, ignore
 from harmofl.federation.inputs import in_batches
 from harmofl.inference.evaluation import TrainingSites, open_source
 from harmofl.methods.method import Method
@@ -89,7 +89,7 @@ class LoadedRun:
         return next(self.models[site].parameters()).device
 
 
-def open_images(task: Task, settings: Settings, watch: Watch = silent) -> tuple[Source, Settings]:
+def open_images(task: Task, settings: Settings, watch: Watch = ignore) -> tuple[Source, Settings]:
     """Where a finished run's images come from, and its settings with what they decide; other images are refused."""
     sites = task.sites_of(settings.data)
     trained = TrainingSites(sites, dict(zip(sites, settings.data.fingerprints or (), strict=False)))

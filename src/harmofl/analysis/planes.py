@@ -19,7 +19,7 @@ from harmofl.analysis.local_paths import LocalPath
 from harmofl.analysis.losses import Array, Batches, Mode, as_in_training, surface
 from harmofl.analysis.results import Options, View, is_lowest_at_edge
 from harmofl.data.images import seed_of
-from harmofl.data.watch import Watch
+from harmofl.events import StepDone, Watch
 from harmofl.models.network import Network
 from harmofl.states import evaluating
 
@@ -69,7 +69,7 @@ class Progress:
     def step(self, run: str, site: str) -> None:
         """Report that one more part is done."""
         self._done += 1
-        self._watch({"phase": "landscape", "done": self._done, "total": self._total, "run": run, "site": site})
+        self._watch(StepDone(f"the loss around {run} at {site}", self._done, self._total))
 
 
 def random_views(looks: Sequence[Look], options: Options, progress: Progress) -> Iterator[View]:

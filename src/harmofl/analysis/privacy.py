@@ -23,8 +23,8 @@ from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, 
 from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Effort, Target, open_target
 from harmofl.analysis.similarity import aligned, psnr, ssim
 from harmofl.data.images import seed_of
-from harmofl.data.watch import Watch, silent
 from harmofl.devices import threads
+from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import write_whole
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.runs.folder import Record
@@ -69,7 +69,7 @@ WAYS = (
 BRIEF_WAYS = tuple(way for way in WAYS if way.name in ("without", "penalty"))
 
 
-def attack_run(run: Path, out: Path, effort: Effort, seed: int = 0, watch: Watch = silent) -> Record:
+def attack_run(run: Path, out: Path, effort: Effort, seed: int = 0, watch: Watch = ignore) -> Record:
     """Run both attacks on one site's training images of a finished run; return what `privacy.json` then holds."""
     started = time.perf_counter()
     with threads(1):  # the tensors are small
@@ -116,7 +116,7 @@ class Study:
         self.done, self.total = 0, len(self.attacks) + len(FRAMES) * len(BANDS) * len(self.counts)
 
     def _tell(self, what: str) -> None:
-        self.watch({"phase": "privacy", "done": self.done, "total": self.total, "what": what})
+        self.watch(StepDone(what, self.done, self.total))
         self.done += 1
 
     def _keep(self, name: str, images: Tensor) -> None:

@@ -13,7 +13,7 @@ from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, in_unit_range
 from harmofl.data.samples import Problem, Sample
 from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
-from harmofl.data.watch import Watch
+from harmofl.events import ImagesRead, ImagesReady, Watch
 from harmofl.registry import Kind
 from harmofl.settings import DataSettings
 
@@ -149,7 +149,7 @@ def decode_site(
         work = _Work(site, readable, folder, recipe, watch)
         entry = work.fill(cache, prints)
         readable, problems = work.good, problems + work.problems
-    watch({"phase": "data", "site": site, "done": len(readable), "total": len(readable), "doing": "decoded"})
+    watch(ImagesReady(site, len(readable)))
     is_complete = len(readable) == len(samples)
     return DecodedSite(site, tuple(readable), prints, entry, tuple(problems), is_complete)
 
@@ -162,7 +162,7 @@ def _hash_files(site: str, samples: Sequence[Sample], folder: Path, cache: Cache
     def count(more: int) -> None:
         nonlocal done
         done += more
-        watch({"phase": "data", "site": site, "done": done, "total": len(paths), "doing": "reading"})
+        watch(ImagesRead(site, "reading", done, len(paths)))
 
     return cache.fingerprints(folder, site, paths, count)
 
@@ -196,7 +196,7 @@ class _Work:
         channels, total = 0, len(self.samples)
         results = in_threads(lambda each: self.recipe.attempt(self.folder, each), self.samples, cost=self._cost)
         for number, (sample, result) in enumerate(zip(self.samples, results, strict=True)):
-            self.watch({"phase": "data", "site": self.site, "done": number, "total": total, "doing": "decoding"})
+            self.watch(ImagesRead(self.site, "decoding", number, total))
             if isinstance(result, Decoded):
                 channels = channels or result.planes.shape[1]
                 result = self._check_channels(sample, result, channels)

@@ -16,8 +16,8 @@ from harmofl.data.division import DividedSite, cut_training, divide_site
 from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_images
 from harmofl.data.images import ImageSet, Parts
 from harmofl.data.listing import FolderListing, Layout, draw_samples, list_folder
-from harmofl.data.watch import Watch, silent
 from harmofl.errors import UsageError
+from harmofl.events import Watch, ignore
 from harmofl.registry import Kind
 from harmofl.settings import DataSettings
 
@@ -31,7 +31,7 @@ class ImageFolder:
     cache: Cache
     fixed_classes: tuple[str, ...] = ()
     """Of the task; empty: they are found in the data."""
-    watch: Watch = silent
+    watch: Watch = ignore
 
     @property
     def kind(self) -> Kind:
@@ -145,7 +145,7 @@ def open_folder(
     layout: Layout,
     data: DataSettings,
     fixed_classes: Sequence[str] = (),
-    watch: Watch = silent,
+    watch: Watch = ignore,
     limited: Collection[str] | None = None,
 ) -> ImageFolder:
     """List a folder; its images are decoded when they are asked for."""

@@ -197,9 +197,10 @@ def run(
 
     A run that was stopped:  harmofl deploy run --out runs/first --resume
     """
-    from harmofl.console import display, how_to_resume, interruptible, show_summary
+    from harmofl.console import how_to_resume, interruptible, show_summary
     from harmofl.deployment.coordinator import Wish, coordinate
     from harmofl.deployment.kits import ServerKit, is_site
+    from harmofl.displays import open_display
     from harmofl.errors import UsageError
     from harmofl.runs.folder import RunFolder
     from harmofl.settings import parse_assignments, read_toml
@@ -215,7 +216,7 @@ def run(
     wish = Wish(task, method, preset, file, given)
     server = ServerKit.open(kit)
     again = ["deploy", "run", "--kit", str(kit)]
-    with interruptible(lambda: how_to_resume(out, again)), display(quiet) as watch:
+    with interruptible(lambda: how_to_resume(out, again)), open_display(quiet) as watch:
         summary = coordinate(server, wish, out, resume, wait, watch)
     show_summary(summary, out)
     print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")

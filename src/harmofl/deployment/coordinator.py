@@ -13,9 +13,10 @@ from harmofl.data.classes import Classes
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
+from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
 from harmofl.federation.messages import Reply, Request, as_sent
 from harmofl.federation.server import quorum
-from harmofl.federation.training import Watch, run_federation
+from harmofl.federation.training import run_federation
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record, RunFolder
@@ -83,7 +84,7 @@ def coordinate(
     out: Path,
     resume: bool = False,
     wait: float = 60.0,
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
 ) -> Record:
     """Train over the network and return the summary; `wait`: seconds for all sites, after which the quorum will do."""
     wish.check()
@@ -95,7 +96,7 @@ def coordinate(
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
         names = wait_for(transport, kit.federation.sites, wanted, wait, watch)
         settings, method = as_begun(wish, out) if resume else agreed(wish, wanted, transport, names)
-        watch({"phase": "images", "images": settings.data.images_used})
+        watch(ImagesChosen(settings.data.images_used))
         members = Members(transport, settings.data.sites or names)
         return run_federation(settings, method, out, resume, watch, transport=nullcontext(members))
 
@@ -103,7 +104,7 @@ def coordinate(
 def wait_for(transport: Transport, sites: Sequence[str], settings: Settings, seconds: float, watch: Watch) -> list[str]:
     """All sites, or after a while as many as make a quorum."""
     needed = quorum(settings, len(sites))
-    watch({"phase": "waiting", "sites": list(sites)})
+    watch(SitesAwaited(tuple(sites)))
     try:
         return sorted(transport.sites(len(sites), seconds))
     except RunError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from harmofl.errors import UsageError
+from harmofl.events import Watch
 from harmofl.federation.training import train
 from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.page import page_for_runs
@@ -25,7 +25,7 @@ METHODS = ("fedavg", "harmofl")
 IMAGES_PER_SITE = 4
 
 
-def run_demo(out: Path, watch: Callable[[dict[str, Any]], None]) -> tuple[list[FinishedRun], Path]:
+def run_demo(out: Path, watch: Watch) -> tuple[list[FinishedRun], Path]:
     """Train what is not trained yet, and write the page."""
     folders = [out / method for method in METHODS]
     for method, folder in zip(METHODS, folders, strict=True):

@@ -8,8 +8,8 @@ from typing import Any
 
 from harmofl.analysis.privacy import attack_run
 from harmofl.analysis.privacy_target import QUICK, Effort
-from harmofl.data.watch import Watch, silent
 from harmofl.errors import UsageError
+from harmofl.events import Watch, ignore
 from harmofl.federation.training import train
 from harmofl.files import check_writable
 from harmofl.reporting.privacy_figures import write_privacy_pages
@@ -27,7 +27,7 @@ def privacy_study(
     run: str | Path | None = None,
     data: str | Path | None = None,
     quick: bool = False,
-    watch: Watch = silent,
+    watch: Watch = ignore,
 ) -> Record:
     """Attack one site's training images, write numbers, pictures and `privacy.md` to `out`, and return the numbers.
 

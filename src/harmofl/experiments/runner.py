@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harmofl.devices import num_cores
 from harmofl.errors import RunError, UsageError
+from harmofl.events import CellFinished, ExperimentProgressed, RunningCell, Watch, ignore
 from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
 from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
@@ -20,8 +20,6 @@ from harmofl.experiments.writing import write_results
 from harmofl.runs.finished import read_run
 from harmofl.settings import DataSettings, Settings, flatten, resolve
 from harmofl.tasks.data_facts import fill_in_data_facts
-
-Watch = Callable[[dict[str, Any]], None]
 
 PAUSE = 0.2
 """Seconds between two looks at the processes."""
@@ -35,7 +33,7 @@ def run_experiment(
     jobs: int | None = None,
     resume: bool = False,
     kept: Path | str | None = None,
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
 ) -> Results:
     """Run every cell that is not done yet, and write results and tables after each.
 
@@ -174,40 +172,34 @@ class Runner:
         self._end(cell, process.seconds, error)
 
     def _end(self, cell: Cell, seconds: float, error: str | None) -> None:
-        """Write down and announce what came of a cell."""
-        record: dict[str, Any] = {"phase": "cell", "cell": str(cell), "seconds": seconds}
-        if error is None:
-            run = self._results.runs[cell.path]
-            unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
-            found = run.average if unseen is None else run.score.in_unit(unseen)
-            record |= {"score": run.score.text(found, digits=2)}
-        else:
+        """Write and report what came of a cell."""
+        if error is not None:
             self._results.errors[cell.path] = error
-            record |= {"error": error}
         write_results(self._results, self._out)
-        self._watch(record)
+        tried, total = len(self._results.runs) + len(self._results.errors), len(self._experiment.cells)
+        score = self._score(cell) if error is None else ""
+        self._watch(CellFinished(str(cell), seconds, tried, total, score, error or ""))
+
+    def _score(self, cell: Cell) -> str:
+        """The average over sites, or the score at the site that took no part."""
+        run = self._results.runs[cell.path]
+        unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
+        return run.score.text(run.average if unseen is None else run.score.in_unit(unseen), digits=2)
 
     def _show_progress(self, jobs: int) -> None:
-        running = [
-            {
-                "cell": str(process.cell),
-                "round": process.round,
-                "rounds": process.cell.settings.training.rounds,
-                "seconds": process.seconds,
-            }
+        running = (
+            RunningCell(str(process.cell), process.round, process.cell.settings.training.rounds, process.seconds)
             for process in self._running
-        ]
-        self._watch(
-            {
-                "phase": "experiment",
-                "title": self._experiment.plan.title,
-                "total": len(self._experiment.cells),
-                "done": len(self._results.runs),
-                "failed": len(self._results.errors),
-                "running": running,
-                "seconds_left": self._seconds_left(jobs),
-            }
         )
+        progressed = ExperimentProgressed(
+            title=self._experiment.plan.title,
+            total=len(self._experiment.cells),
+            done=len(self._results.runs),
+            failed=len(self._results.errors),
+            running=tuple(running),
+            seconds_left=self._seconds_left(jobs),
+        )
+        self._watch(progressed)
 
     def _seconds_left(self, jobs: int) -> float | None:
         """Estimate from finished cells, if possible of the same row; None before the first is finished."""

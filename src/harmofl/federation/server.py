@@ -6,13 +6,14 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
 from harmofl.errors import RunError, UsageError
+from harmofl.events import SERVER, RoundsFinished, RunStarted, Watch, event_of, ignore
 from harmofl.federation.checks import problem_with, without_bad_scores
 from harmofl.federation.client import sites_differ
 from harmofl.federation.messages import Kind, Reply, Request, as_sent
@@ -35,9 +36,6 @@ from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
-SERVER = "server"
-Watch = Callable[[Record], None]
-
 
 class Server:
     """Drives a federation over a transport, from where its folder stands to the summary."""
@@ -50,7 +48,7 @@ class Server:
         transport: Transport,
         folder: RunFolder,
         run: str,
-        watch: Watch = lambda record: None,
+        watch: Watch = ignore,
     ) -> None:
         self.task = task
         self.method = method
@@ -84,10 +82,18 @@ class Server:
         return self._finished(progress, sites)
 
     def _announce(self, sites: list[str], done: int) -> None:
-        rounds = self.settings.training.rounds
-        names = {"task": self.task.name, "method": self.method.key, "title": self.method.name}
         score = self.task.score_for(self.settings)
-        self.watch({"phase": "start", "rounds": rounds, "done": done, "sites": sites, "score": score} | names)
+        started = RunStarted(
+            task=self.task.name,
+            method=self.method.key,
+            title=self.method.name,
+            sites=tuple(sites),
+            rounds=self.settings.training.rounds,
+            done=done,
+            score=score.name,
+            unit=score.unit,
+        )
+        self.watch(started)
 
     # --- one round ---------------------------------------------------------------------------------------------
 
@@ -140,7 +146,7 @@ class Server:
             combining.add(reply.site, reply.sent)
             losses[reply.site] = reply.metrics["train"]["loss"]
             records.append(self._train_record(number, requests[reply.site], reply))
-            self.watch(records[-1])
+            self.watch(event_of(records[-1]))
         self._require_quorum(len(losses), sites, number, records)
 
         learning_rate = self.settings.federation.server_learning_rate
@@ -162,7 +168,7 @@ class Server:
             trained=tuple(sorted({*progress.trained, *losses})),
         )
         write_checkpoint(self.folder, following)
-        self.watch(records[-1])
+        self.watch(event_of(records[-1]))
         return following
 
     def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: bool) -> Request:
@@ -200,7 +206,7 @@ class Server:
             phase = request.kind if request.kind != "evaluate" else "test"
             records.append({"round": request.round, "site": reply.site, "phase": phase, "error": problem})
             logger.info("round %d: %s left out: %s", request.round, reply.site, problem)
-            self.watch(records[-1])
+            self.watch(event_of(records[-1]))
             yield without_bad_scores(reply), False
 
     def _weight(self, reply: Reply) -> float:
@@ -244,7 +250,7 @@ class Server:
         for phase in ("val", "test"):
             for site, scores in reply.metrics.get(phase, {}).items():
                 records.append({"round": number, "site": site, "phase": phase} | dict(scores) | more)
-                self.watch(records[-1])
+                self.watch(event_of(records[-1]))
         return {site: scores["metric"] for site, scores in reply.metrics.get("val", {}).items()}
 
     def _server_record(
@@ -272,7 +278,7 @@ class Server:
     def _finished(self, progress: Progress, sites: list[str]) -> Record:
         """Score the last model, choose the best round, score that one thoroughly, and write model and summary."""
         started = time.perf_counter()
-        self.watch({"phase": "end", "round": progress.round})
+        self.watch(RoundsFinished(progress.round))
         records: list[Record] = []
         scores: dict[str, float] = {}
         requests = {site: self._request("evaluate", site, progress, progress.round) for site in sites}
@@ -308,7 +314,7 @@ class Server:
         scores, note = score_unseen(self.folder.model, self.settings, self.method)
         record: Record = {"round": number, "site": site, "phase": "unseen"} | dict(scores)
         record |= {"note": note} if note else {}
-        self.watch(record)
+        self.watch(event_of(record))
         return [record]
 
     def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, Progress]:

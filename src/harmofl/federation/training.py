@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from harmofl import registry
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
+from harmofl.events import Watch, ignore
 from harmofl.federation.server import Server, check_pieces, start_from
 from harmofl.federation.simulation import hindrance, num_workers, simulated
 from harmofl.federation.transports import Transport
@@ -20,8 +21,6 @@ from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import read_description
 from harmofl.settings import Settings, nest, read_toml, resolve
 from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
-
-Watch = Callable[[Record], None]
 
 
 def train(
@@ -37,7 +36,7 @@ def train(
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
-    watch: Watch = lambda record: None,
+    watch: Watch = ignore,
 ) -> Record:
     """Train one method on one task and return the summary; everything else lies in the folder `out`.
 

@@ -15,9 +15,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from harmofl.data.layouts.manifest import NAME as MANIFEST
-from harmofl.data.watch import Watch, silent
+from harmofl.data.layouts.tree import printable
 from harmofl.devices import choose_device, threads, to_device
 from harmofl.errors import UsageError
+from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import write_whole
 from harmofl.inference.inputs import Input, find_inputs
 from harmofl.inference.prediction import read_input
@@ -59,7 +60,7 @@ def adapt_model(
     fewest: int = FEWEST_IMAGES,
     device: str = "auto",
     method: Method | None = None,
-    watch: Watch = silent,
+    watch: Watch = ignore,
 ) -> AdaptationSummary:
     """Write a model whose batch norm statistics are those of a folder's images; labels and masks are not read.
 
@@ -132,7 +133,7 @@ class _Reading:
         task, data = self._trained.task, self._trained.settings.data
         resize = data.resize or task.kind == "classification"
         for number, image in enumerate(self._inputs):
-            self._watch({"phase": "predict", "done": number, "total": len(self._inputs), "image": image.name})
+            self._watch(StepDone(printable(image.name), number, len(self._inputs)))
             try:
                 windows = Windows(read_input(image), data, task.image_shape(data)[0], resize, overlap=0)
             except Exception as error:  # whatever is wrong with one image, the others count

@@ -15,9 +15,9 @@ from harmofl.data.images import ImageSet
 from harmofl.data.inspection import check_for_scoring
 from harmofl.data.looks import looks_in, strange_ones
 from harmofl.data.samples import SPLITS
-from harmofl.data.watch import Watch, silent
 from harmofl.devices import threads
 from harmofl.errors import UsageError
+from harmofl.events import StepDone, Watch, ignore
 from harmofl.runs.model_folder import read_description
 from harmofl.runs.site_models import mean_score, models_for
 from harmofl.settings import Settings, merge, nest, resolve
@@ -38,7 +38,7 @@ def evaluate_model(
     changes: Mapping[str, Any] | None = None,
     split: str = "auto",
     device: str = "auto",
-    watch: Watch = silent,
+    watch: Watch = ignore,
 ) -> dict[str, Scores]:
     """Score a model at every site of a folder, or of the phantom that it was trained on."""
     if split not in CHOICES:
@@ -51,7 +51,7 @@ def evaluate_model(
         source, settings = open_source(task, settings, () if split == "all" else trained.sites, watch)
         sites = source.sites if isinstance(source, ImageFolder) else task.sites_of(settings.data)
         for number, name in enumerate(sites):
-            watch({"phase": "evaluate", "site": name, "done": number, "total": len(sites)})
+            watch(StepDone(f"scoring {name}", number, len(sites)))
             images = choose_images(source, name, split, trained)
             if isinstance(source, ImageFolder):
                 warn_of_strange_images(source, name, description)

@@ -18,9 +18,9 @@ from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.layouts.tree import printable
 from harmofl.data.looks import look_of, strangeness
 from harmofl.data.scans import Scan, UnreadableError
-from harmofl.data.watch import Watch, silent
 from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import UsageError
+from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import what_failed
 from harmofl.inference.classes import TABLE, Classes
 from harmofl.inference.inputs import Input, find_inputs
@@ -50,7 +50,7 @@ def predict(
     dicom_seg: bool = False,
     overlap: float = 0.25,
     method: Method | None = None,
-    watch: Watch = silent,
+    watch: Watch = ignore,
     overwrite: bool = False,
 ) -> list[Outcome]:
     """Write a mask for every image, or one table of classes; an image that cannot be used does not stop the others.
@@ -132,7 +132,7 @@ def predict_each(network: Computation, kind: OutputKind, inputs: Sequence[Input]
     def note(number: int, outcome: Outcome) -> None:
         outcomes[number] = outcome
         shown = printable(outcome.image)  # not every terminal takes a name that is no text
-        watch({"phase": "predict", "done": len(outcomes), "total": len(inputs), "image": shown})
+        watch(StepDone(shown, len(outcomes), len(inputs)))
 
     def cases() -> Iterator[Case]:
         for number, image in enumerate(inputs):
@@ -144,7 +144,7 @@ def predict_each(network: Computation, kind: OutputKind, inputs: Sequence[Input]
             else:
                 yield case
 
-    watch({"phase": "predict", "done": 0, "total": len(inputs), "image": ""})
+    watch(StepDone("", 0, len(inputs)))
     try:
         with evaluating(network.model):
             for case, group in groupby(network.logits(cases()), key=itemgetter(0)):

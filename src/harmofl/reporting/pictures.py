@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ from harmofl.analysis.hospitals import (
     harmonization,
     looks_at,
 )
-from harmofl.data.watch import silent
 from harmofl.devices import threads
 from harmofl.errors import RunError, UsageError
+from harmofl.events import Watch, ignore
 from harmofl.files import folder_name, write_whole
 from harmofl.methods.layers import Band
 from harmofl.reporting.appearance_figures import (
@@ -41,7 +41,6 @@ from harmofl.settings import Settings
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Watch = Callable[[dict[str, Any]], None]
 Numbers = dict[str, Any]
 
 
@@ -85,7 +84,7 @@ def _source(settings: Settings) -> Numbers:
 
 
 def draw_appearance(
-    settings: Settings, bands: Sequence[Band], out: Path, device: str = "auto", watch: Watch = silent
+    settings: Settings, bands: Sequence[Band], out: Path, device: str = "auto", watch: Watch = ignore
 ) -> list[Path]:
     """Draw samples, amplitude normalization and statistics of a task's images; no training is needed."""
     with threads(settings.federation.threads):  # small tensors: more threads only wait for one another
@@ -102,7 +101,7 @@ def draw_appearance(
     return write_pictures(out, f"Images: {subject(hospitals)}", drawn, numbers, _probe_table(hospitals.sites, places))
 
 
-def draw_samples(settings: Settings, out: Path, watch: Watch = silent) -> list[Path]:
+def draw_samples(settings: Settings, out: Path, watch: Watch = ignore) -> list[Path]:
     """Draw samples of every site alone."""
     with threads(settings.federation.threads):
         hospitals = Hospitals(settings)
@@ -183,7 +182,7 @@ def _probe_table(sites: Sequence[str], places: Embedding) -> str:
 # --- what runs make of them ----------------------------------------------------------------------------------------
 
 
-def draw_cases(runs: Sequence[FinishedRun], out: Path, device: str = "auto", watch: Watch = silent) -> list[Path]:
+def draw_cases(runs: Sequence[FinishedRun], out: Path, device: str = "auto", watch: Watch = ignore) -> list[Path]:
     """Draw test images of finished runs with what every method makes of them."""
     gallery = Gallery(runs, device, watch)
     draw = _draw_segmentations if gallery.task.kind == "segmentation" else _draw_predictions

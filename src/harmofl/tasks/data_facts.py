@@ -9,8 +9,8 @@ from typing import Any
 
 from harmofl import registry
 from harmofl.data.inspection import check_for_training
-from harmofl.data.watch import Watch
 from harmofl.errors import UsageError
+from harmofl.events import ImagesChosen, Watch
 from harmofl.settings import DataSettings, Settings, Tree
 from harmofl.settings.schema import FOUND_IN_DATA
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 def announce_images(data: DataSettings, watch: Watch) -> None:
     """Say first of all which images are used, so that nobody takes synthetic hospitals for their own."""
-    watch({"phase": "images", "images": data.images_used})
+    watch(ImagesChosen(data.images_used))
 
 
 def adapt_to_folder(settings: Settings, file: Tree, overrides: Mapping[str, Any]) -> Settings:

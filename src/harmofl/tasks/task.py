@@ -11,8 +11,8 @@ from harmofl.data.folder import ImageFolder, open_folder
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, split
 from harmofl.data.listing import Layout
 from harmofl.data.samples import POOLED
-from harmofl.data.watch import Watch, silent
 from harmofl.errors import UsageError, unknown_name
+from harmofl.events import Watch, ignore
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
 from harmofl.models.network import build_network
@@ -110,7 +110,7 @@ class Task:
         return PhantomSource(self.phantom, data)
 
     def open_folder(
-        self, data: DataSettings, watch: Watch = silent, limited: Collection[str] | None = None
+        self, data: DataSettings, watch: Watch = ignore, limited: Collection[str] | None = None
     ) -> ImageFolder:
         """The images of a folder in this task's layout; `limited`: the sites that data.limit is for."""
         return open_folder(self.kind, self.layout, data, self.classes, watch, limited)

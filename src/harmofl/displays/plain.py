@@ -1,0 +1,58 @@
+"""Plain lines: one per round of a run, one per cell of an experiment."""
+
+from __future__ import annotations
+
+from harmofl.displays.words import describe_cell, describe_round, describe_step
+from harmofl.events import (
+    CellFinished,
+    Event,
+    ExperimentProgressed,
+    ImagesChosen,
+    RoundFinished,
+    RoundsFinished,
+    RunStarted,
+    SiteLeftOut,
+)
+
+
+class PlainDisplay:
+    """Prints what concerns the whole federation or experiment, and every site that was left out."""
+
+    def __init__(self) -> None:
+        self._run: RunStarted | None = None
+        self._images: set[str] = set()
+        self._experiment = ""
+        self._last = ""
+
+    def __call__(self, event: Event) -> None:
+        """Print a line, unless the last one says the same."""
+        line = self._heading(event) or self._detail(event)
+        if line and line != self._last:
+            print(line, flush=True)
+            self._last = line
+
+    def _heading(self, event: Event) -> str:
+        match event:
+            case ImagesChosen() if event.images not in self._images:
+                self._images.add(event.images)
+                return f"Images: {event.images}"
+            case RunStarted():
+                self._run = event
+                return f"{event.title} on {event.task}: {event.rounds} round{'' if event.rounds == 1 else 's'}"
+            case ExperimentProgressed() if event.title != self._experiment:
+                self._experiment = event.title
+                return f"{event.title}: {event.done} of {event.total} cells are done"
+        return ""
+
+    def _detail(self, event: Event) -> str:
+        match event:
+            case SiteLeftOut():
+                return f"  round {event.round}: {event.site} left out: {event.reason}"
+            case RoundFinished():
+                return f"  round {event.round}: {describe_round(event, self._run)}, {event.seconds:.1f} s"
+            case RoundsFinished():
+                return "  scoring and writing the selected model"
+            case CellFinished():
+                return f"  {event.tried}/{event.total} {describe_cell(event)}"
+        step = describe_step(event)
+        return f"  {step}" if step else ""

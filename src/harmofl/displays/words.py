@@ -1,0 +1,59 @@
+"""Events in words."""
+
+from __future__ import annotations
+
+from harmofl.events import (
+    CellFinished,
+    Event,
+    ImagesRead,
+    RoundFinished,
+    RunStarted,
+    SitesAwaited,
+    SiteScored,
+    StepDone,
+)
+
+
+def describe_step(event: Event) -> str:
+    """Work outside of rounds; empty for everything else."""
+    match event:
+        case ImagesRead():
+            return f"{event.doing} the images of {event.site}"
+        case SitesAwaited():
+            return f"waiting for sites: {', '.join(event.sites)}"
+        case SiteScored(part="unseen"):
+            return f"{event.site}, which took no part, scored"
+        case StepDone():
+            return event.what
+    return ""
+
+
+def describe_round(event: RoundFinished, run: RunStarted | None) -> str:
+    """Loss and validation score of a round; the score is of the model that the sites received."""
+    loss = f"loss {event.loss:.3f}"
+    if run is None or event.previous_score is None:
+        return loss
+    return f"{loss}, validation of round {event.round - 1}: {format_score(event.previous_score, run.unit)}"
+
+
+def describe_cell(event: CellFinished) -> str:
+    """What came of a cell."""
+    if event.error:
+        return f"{event.cell} failed: {event.error}"
+    return f"{event.cell}: {event.score} in {duration(event.seconds)}"
+
+
+def format_score(value: float, unit: str) -> str:
+    """A score with its unit."""
+    return f"{100 * value:.1f} %" if unit == "%" else f"{value:.2f} {unit}".rstrip()
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(41.2), duration(130), duration(9000)
+    ('41 s', '2 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
