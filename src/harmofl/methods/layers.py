@@ -75,13 +75,23 @@ class Harmonizer(nn.Module):
 class AmplitudeNormalization(Harmonizer):
     """Keeps each image's Fourier phase and gives it the amplitude averaged over images (Eq. 2-4 of HarmoFL).
 
-    In train mode it first learns the moving average from the batch (decay v), then normalizes. The average is
-    bias-corrected: the first batch counts fully. Images are floating-point numbers, scaled to [0, 1], of any precision;
-    they come out in the same.
+    In train mode it first learns the moving average from the batch, then normalizes; `freeze()` ends the learning. The
+    average is bias-corrected: the first batch counts fully. Images (N, C, H, W) are floating-point numbers, scaled
+    to [0, 1], of any precision; they come out in the same shape and precision, not clipped.
 
-    >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
-    >>> layer(torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]]))[:, 0, 0, 0]
-    tensor([0.2000, 0.2000])
+    Args:
+        image_shape: (channels, height, width) of the images.
+        band: Which amplitudes are replaced: "none", "dc" (the zero frequency: each channel's mean), a radius in cycles
+            per pixel (above 0 and up to 0.71), or "full".
+        decay: v of the moving average, from 0 to 1; at 0 the first batch stays for ever.
+
+    Example:
+        >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
+        >>> images = torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]])
+        >>> layer(images).mean(dim=(1, 2, 3))  # their means were 0.3 and 0.7
+        tensor([0.5000, 0.5000])
+        >>> layer.amplitude.flatten()  # 4 pixels times the mean of the means
+        tensor([2.])
     """
 
     repeatable = True

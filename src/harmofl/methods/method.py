@@ -25,29 +25,47 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method.
+    """A federated method: a name and six pieces.
 
-    Its settings are the fields of its pieces: `Proximity(mu=0.01)` gives the method a setting `mu`.
+    The fields of the pieces are the method's settings: `Proximity(mu=0.01)` gives it a setting `mu`.
+
+    Args:
+        name: What tables call it; in lower case, with hyphens, what users type.
+        harmonizer: Makes the layer that images pass before the network.
+        penalties: Terms added to the task's loss.
+        step: How a batch changes the weights.
+        shares: From the network to the names of its entries that travel; the others stay at each site.
+        adapt: What a site does with a model before it uses it on its own images.
+        server_rule: How the server combines the sites' updates.
+        paper: Where it was published.
+        idea: One sentence.
+        limit: When the method is FedAvg.
+        defaults: Settings of the run that it wants unless the user says otherwise, as {"section.name": value}.
+        requires: Settings of the run without which it is not itself, in the same form.
+        pooled: Whether one site trains on the union of all images: a reference, not a federation.
+
+    Example:
+        >>> from harmofl.methods.penalties import Proximity
+        >>> near = Method("Near", penalties=(Proximity(mu=0.1),), limit="mu = 0")
+        >>> near.settings
+        {'mu': 0.1}
+        >>> near.with_settings(mu=0.5).penalties
+        (Proximity(mu=0.5),)
     """
 
     name: str
-    harmonizer: Harmonization = identity  # images, before the network
-    penalties: tuple[Penalty, ...] = ()  # added to the task's loss
-    step: Step | RoundStep = descend  # how a batch changes the weights
-    shares: Sharing = everything  # which state entries travel
-    adapt: Adaptation = as_received  # what a site does with a model before it uses it on its own images
-    server_rule: ServerRule = Average()  # how the server combines
-
+    harmonizer: Harmonization = identity
+    penalties: tuple[Penalty, ...] = ()
+    step: Step | RoundStep = descend
+    shares: Sharing = everything
+    adapt: Adaptation = as_received
+    server_rule: ServerRule = Average()
     paper: str = ""
     idea: str = ""
     limit: str = ""
-    """When the method is FedAvg."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the run that this method wants, unless the user says otherwise: {"section.name": value}."""
     requires: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the run without which the method is not itself."""
     pooled: bool = False
-    """One training site holds the union of the images: a reference, not a federation."""
 
     @property
     def key(self) -> str:

@@ -40,11 +40,20 @@ Term = Callable[[Batch], Tensor]
 
 
 class Penalty(Piece):
-    """A term of the local loss."""
+    """A term of the local loss.
+
+    Example:
+        >>> class Sparsity(Penalty):
+        ...     def start(self, local):
+        ...         return lambda batch: 1e-4 * sum(weight.abs().sum() for weight in batch.weights)
+        >>> term = Sparsity().start(local=None)
+        >>> term(Batch([torch.tensor([2.0, -3.0])], torch.zeros(1), torch.zeros(1)))
+        tensor(0.0005)
+    """
 
     @abstractmethod
     def start(self, local: LocalRound) -> Term | None:
-        """Return this round's term, or None if it is zero."""
+        """Return this round's term, a function of every batch, or None if it is zero."""
 
 
 @dataclass(frozen=True, config=STRICT)

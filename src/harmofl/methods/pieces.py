@@ -52,12 +52,16 @@ class LocalRound:
 
 
 class Piece:
-    """A part of a method that may have state. A piece without state overrides nothing of this.
+    """A part of a method that may have state: the base of penalties, steps with state, harmonizations and adaptations.
 
-    >>> import torch
-    >>> class CountRounds(Piece):
-    ...     def finish(self, local):
-    ...         local.memory.kept = {"count": local.memory.kept.get("count", torch.zeros(())) + 1}
+    A piece without state overrides nothing of this. Pieces are frozen: what changes from round to round stands in
+    their memory.
+
+    Example:
+        >>> import torch
+        >>> class CountRounds(Piece):
+        ...     def finish(self, local):
+        ...         local.memory.kept = {"count": local.memory.kept.get("count", torch.zeros(())) + 1}
     """
 
     combine: ClassVar[type[Combination]] = Mean
@@ -80,7 +84,13 @@ class Piece:
         return False
 
     def measure(self, model: Model, images: Iterable[Tensor], memory: Memory) -> None:
-        """Look at the site's training images, batch by batch, before the first round."""
+        """Look at the site's training images before the first round.
+
+        Args:
+            model: With a new harmonizer; the network plays no part yet.
+            images: Batches (N, C, H, W) in [0, 1], on the model's device.
+            memory: Set what is kept and sent in it.
+        """
 
     def receive(self, model: Model, memory: Memory) -> None:
         """Put into the model what was kept and received: before training, and before the model is scored."""

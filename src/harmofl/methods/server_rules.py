@@ -35,21 +35,48 @@ class Update:
 
 
 class ServerRule:
-    """What a server does with its sites' updates: the base of all rules, and the plain average."""
+    """What a server does with its sites' updates: the base of all rules, and the plain average.
+
+    Example:
+        >>> class Half(ServerRule):
+        ...     def move(self, update, memory, learning_rate):
+        ...         return {name: 0.5 * tensor for name, tensor in update.items()}, {}
+        >>> Half().move({"w": torch.tensor([4.0])}, {}, 1.0)
+        ({'w': tensor([2.])}, {})
+    """
 
     needs_every_update: ClassVar[bool] = False
     """Whether `combine` must see all updates. Otherwise sums are enough: memory stays flat, however many sites."""
 
     def effective_steps(self, num_steps: int, momentum: float) -> float:
-        """Return aᵢ: what a site's update is divided by before averaging."""
+        """Return aᵢ: what a site's update is divided by before averaging.
+
+        Args:
+            num_steps: The optimizer steps that the site made.
+            momentum: Of its SGD; 0 for Adam.
+        """
         return 1.0
 
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
-        """Make one update of all; `shares` are the sites' weights pᵢ, which sum to 1."""
+        """Make one update of all; called only if `needs_every_update`.
+
+        Args:
+            updates: In the order of the sites' names.
+            shares: The sites' weights pᵢ, which sum to 1.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no combine(), but says that it needs every update")
 
     def move(self, update: State, memory: State, learning_rate: float) -> tuple[State, State]:
-        """Return the change of the global weights, and what the rule remembers for the next round."""
+        """Make the server's step.
+
+        Args:
+            update: The combined update of the trainable weights, in double precision.
+            memory: What the rule returned in the round before; empty at first.
+            learning_rate: `federation.server_learning_rate`.
+
+        Returns:
+            The change of the global weights, and what the rule remembers for the next round.
+        """
         return {name: learning_rate * tensor for name, tensor in update.items()}, {}
 
 

@@ -22,14 +22,26 @@ ComputeLoss = Callable[[], Tensor]
 
 
 class Step(Protocol):
-    """Makes one optimizer step and returns the loss before it."""
+    """Makes one optimizer step."""
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
-        """Change the model's weights once."""
+        """Change the model's weights once.
+
+        Args:
+            model: The network, in train mode.
+            optimizer: Of the model's weights.
+            compute_loss: Runs the model on the batch; returns a scalar, and may be called several times.
+
+        Returns:
+            The loss before the step, detached.
+        """
 
 
 class RoundStep(Piece):
-    """A step with state: it is started once per round and returns the step of that round."""
+    """A step with state: it is started once per round and returns the step of that round.
+
+    `control_variates.py` is an example.
+    """
 
     @abstractmethod
     def start(self, local: LocalRound) -> Step:
@@ -47,14 +59,27 @@ def descend(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -
 class PerturbedDescent:
     """Descends with the gradient found at θ + δ, δ = α·∇ℓ/‖∇ℓ‖, so that sites reach flat optima (Eq. 6-7 of HarmoFL).
 
-    `radius` is the paper's α; the norm is that of the gradient over all weights. `compute_loss` is called twice and
-    the first pass's loss returned. The second pass repeats the first, from the same buffers and random state, and
-    leaves no trace but its gradient: weights are put back exactly, buffers stay as the first pass left them. This
-    reaches the buffers of `model` only, so a layer that learns, such as AmplitudeNormalization, belongs inside it.
+    The norm is that of the gradient over all weights. `compute_loss` is called twice and the first pass's loss
+    returned. The second pass repeats the first, from the same buffers and random state, and leaves no trace but its
+    gradient: weights are put back exactly, buffers stay as the first pass left them. This reaches the buffers of
+    `model` only, so a layer that learns, such as AmplitudeNormalization, belongs inside it.
 
     Gradients that were there before are dropped: micro-batches belong inside `compute_loss`, which may call
     `backward()` for all but the last of them. Autocast may be on, but a loss must not be scaled (GradScaler), as the
     optimizer would step with the scaled gradient: bfloat16 needs no scaling. LBFGS and sparse gradients are refused.
+
+    Args:
+        radius: The paper's α, the length of δ; at 0 the step is plain gradient descent.
+
+    Example:
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> _ = torch.nn.init.constant_(model.weight, 1.0)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> step = PerturbedDescent(radius=0.5)
+        >>> step(model, optimizer, lambda: model(torch.ones(1, 1)).square().sum())  # w², at w = 1
+        tensor(1.)
+        >>> model.weight.item()  # 1 − 0.1 · (gradient 3 at w = 1.5)
+        0.699999988079071
     """
 
     radius: Annotated[float, Field(ge=0)] = 0.05
