@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from harmofl.states import evaluating, load, num_bytes, prefixed, restored, snapshot, unprefixed
+from harmofl.states import add_prefix, evaluating, load, num_bytes, restoring, select_prefix, snapshot
 
 
 def test_a_snapshot_does_not_follow_the_live_weights() -> None:
@@ -48,9 +48,9 @@ def test_load_refuses_entries_that_come_twice_or_are_missing_or_unknown() -> Non
 
 def test_prefixes_go_on_and_off() -> None:
     state = {"a.b": torch.zeros(1), "c": torch.ones(1)}
-    both = prefixed("own", state) | prefixed("owner", {"d": torch.ones(1)})
+    both = add_prefix("own", state) | add_prefix("owner", {"d": torch.ones(1)})
     assert both.keys() == {"own.a.b", "own.c", "owner.d"}
-    assert unprefixed("own", both) == state
+    assert select_prefix("own", both) == state
 
 
 def test_bytes_are_counted_over_all_tensors() -> None:
@@ -62,7 +62,7 @@ def test_bytes_are_counted_over_all_tensors() -> None:
 def test_tensors_of_all_types_are_put_back_bit_for_bit() -> None:
     weight = nn.Parameter(torch.tensor([0.1, -0.0]))
     count, flag = torch.tensor(3), torch.tensor(True)
-    with restored([weight, count, flag]):
+    with restoring([weight, count, flag]):
         with torch.no_grad():
             weight.mul_(7).add_(1)
         count += 1
@@ -78,7 +78,7 @@ def test_tensors_are_put_back_after_an_error() -> None:
     tensor = torch.zeros(2)
 
     def change() -> None:
-        with restored([tensor]):
+        with restoring([tensor]):
             tensor.fill_(9)
             raise RuntimeError("stop")
 
@@ -89,7 +89,7 @@ def test_tensors_are_put_back_after_an_error() -> None:
 
 def test_nothing_to_put_back_is_fine() -> None:
     entered = False
-    with restored([]):
+    with restoring([]):
         entered = True
     assert entered
 

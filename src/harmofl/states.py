@@ -34,12 +34,12 @@ def load(module: nn.Module, *states: Mapping[str, Tensor]) -> None:
     module.load_state_dict(merged)
 
 
-def prefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+def add_prefix(prefix: str, state: Mapping[str, Tensor]) -> State:
     """The same tensors under `prefix.name`."""
     return {f"{prefix}.{name}": tensor for name, tensor in state.items()}
 
 
-def unprefixed(prefix: str, state: Mapping[str, Tensor]) -> State:
+def select_prefix(prefix: str, state: Mapping[str, Tensor]) -> State:
     """The tensors that stand under `prefix.`, without it."""
     return {name[len(prefix) + 1 :]: state[name] for name in state if name.startswith(f"{prefix}.")}
 
@@ -50,7 +50,7 @@ def num_bytes(*states: Mapping[str, Tensor]) -> int:
 
 
 @contextmanager
-def restored(tensors: list[Tensor]) -> Iterator[None]:
+def restoring(tensors: list[Tensor]) -> Iterator[None]:
     """Put tensors back, bit for bit, at the end of the block."""
     saved = [tensor.detach().clone() for tensor in tensors]
     try:

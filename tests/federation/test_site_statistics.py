@@ -12,7 +12,7 @@ from harmofl.methods.adaptations import SiteStatistics, pool_statistics
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.model_folder import open_model
 from harmofl.settings import resolve
-from harmofl.states import snapshot, unprefixed
+from harmofl.states import select_prefix, snapshot
 from runs import SITES, differences, records, tiny, train, weights
 
 OWN = {"model__statistics": "site"}
@@ -29,7 +29,7 @@ def test_what_is_trained_and_what_travels_stays_as_it_is(tmp_path: Path) -> None
     train(tmp_path / "shared", rounds=2)
     train(tmp_path / "own", rounds=2, **OWN)
     states = [RunFolder(tmp_path / name).checkpoints.load(2)[0] for name in ("shared", "own")]
-    first, second = (unprefixed("state", state) for state in states)
+    first, second = (select_prefix("state", state) for state in states)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
 

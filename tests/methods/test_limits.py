@@ -10,7 +10,7 @@ import torch
 
 from harmofl import train
 from harmofl.runs.folder import RunFolder
-from harmofl.states import State, unprefixed
+from harmofl.states import State, select_prefix
 
 RESET = {"training.optimizer_state": "reset"}
 GROUP = {"model.norm": "group"}
@@ -28,7 +28,7 @@ def final_weights(tmp_path_factory: pytest.TempPathFactory) -> FinalWeights:
         tiny = {"data.size": 16, "training.rounds": 2, "training.batch_size": 4, "model.features": 4}
         train("histology", method, preset="smoke", workers=1, device="cpu", out=out, settings=tiny | dict(settings))
         tensors, _ = RunFolder(out).checkpoints.load(2)
-        return unprefixed("state", tensors)
+        return select_prefix("state", tensors)
 
     return lambda method, **settings: run(method, tuple(sorted(settings.items())))
 

@@ -14,7 +14,7 @@ from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
 from harmofl.methods.channel import announce
 from harmofl.runs.store import Store
-from harmofl.states import prefixed, restored, snapshot
+from harmofl.states import add_prefix, restoring, snapshot
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def local_path(run: LoadedRun, site: Site, epochs: int) -> LocalPath:
     last_round = run.settings.training.rounds
     combined = announce(run.method.pieces(), model)
     steps, replies = [], []
-    with tempfile.TemporaryDirectory() as folder, restored([*model.parameters(), *model.buffers()]):
+    with tempfile.TemporaryDirectory() as folder, restoring([*model.parameters(), *model.buffers()]):
         client = _client(run, site, Path(folder))
         for number in range(last_round + 1, last_round + 1 + epochs):
             reply = client.answer(Request("path", "train", number, snapshot(model.network), combined))
@@ -58,5 +58,5 @@ def _client(run: LoadedRun, site: Site, folder: Path) -> Client:
     model, store = run.models[site.name], Store(folder)
     if model.harmonizer.own:
         own = snapshot(model.harmonizer, sorted(model.harmonizer.own))
-        store.save(settings.training.rounds, prefixed("harmonizer", own))
+        store.save(settings.training.rounds, add_prefix("harmonizer", own))
     return Client(site, run.task, run.method, settings, model, store, model_folder=folder)

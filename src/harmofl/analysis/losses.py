@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from harmofl.analysis.directions import Weights
 from harmofl.devices import num_cores
-from harmofl.states import evaluating, restored
+from harmofl.states import evaluating, restoring
 from harmofl.tasks.losses import Loss
 
 Batch = tuple[Tensor, Tensor]
@@ -41,7 +41,7 @@ def as_in_training(network: nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in network.modules()]
     network.train()
     try:
-        with restored(list(network.buffers())):
+        with restoring(list(network.buffers())):
             yield
     finally:
         for part, was_training in modes:
@@ -54,7 +54,7 @@ def losses_at(
     """Yield the loss at θ + Σ point_k · direction_k for each point; the weights are put back exactly."""
     weights: Weights = list(network.parameters())
     start = [weight.detach().clone() for weight in weights]
-    with torch.no_grad(), mode(network), restored(weights):
+    with torch.no_grad(), mode(network), restoring(weights):
         for point in points:
             torch._foreach_copy_(weights, start)  # from the start each time: no rounding adds up
             for amount, direction in zip(point, plane, strict=True):

@@ -30,7 +30,7 @@ from harmofl.models.network import Network
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
 from harmofl.settings import Settings
-from harmofl.states import State, evaluating, load, prefixed, restored, snapshot, unprefixed
+from harmofl.states import State, add_prefix, evaluating, load, restoring, select_prefix, snapshot
 from harmofl.tasks.scorers import Scores
 from harmofl.tasks.scoring import score
 from harmofl.tasks.task import Task
@@ -128,7 +128,7 @@ class Client:
         kept, memories = self._receive(request, version=request.round - 1)
         scores = self._scores() if request.score else {}
         try:
-            reply = self._train_from(request, unprefixed("optimizer", kept), memories)
+            reply = self._train_from(request, select_prefix("optimizer", kept), memories)
         except Exception as error:  # the scores of the model that was received still count
             return replace(self._failed(error), metrics=scores)
         return replace(reply, metrics={**reply.metrics, **scores})
@@ -225,7 +225,7 @@ class Client:
         """Write the version of this round, and drop those that no round will start from again."""
         kept = collect_kept(memories)
         if self.settings.training.optimizer_state == "keep":
-            kept |= prefixed("optimizer", optimizer_tensors(optimizer))
+            kept |= add_prefix("optimizer", optimizer_tensors(optimizer))
         self.store.save(request.round, kept)
         self.store.prune({*request.keep, request.round})
 
@@ -261,7 +261,7 @@ class Client:
             yield
             return
         batches = self.site.train_of[name].batches(max(2, self.settings.training.batch_size))
-        with restored(list(self.model.buffers())):
+        with restoring(list(self.model.buffers())):
             adaptation.adapt(self.model, (to_device(batch.images, self.device) for batch in batches))
             yield
 

@@ -12,7 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from harmofl.settings import Settings
-from harmofl.states import State, prefixed, unprefixed
+from harmofl.states import State, add_prefix, select_prefix
 
 Kind = Literal["describe", "measure", "train", "evaluate"]
 
@@ -72,7 +72,7 @@ def encode(message: Request | Reply) -> bytes:
     """Pack a message as safetensors, its plain fields as JSON in the header."""
     tensors = {name: value for name, value in vars(message).items() if name in TENSOR_FIELDS}
     plain = {name: value for name, value in vars(message).items() if name not in TENSOR_FIELDS}
-    packed = {key: tensor for name, state in tensors.items() for key, tensor in prefixed(name, state).items()}
+    packed = {key: tensor for name, state in tensors.items() for key, tensor in add_prefix(name, state).items()}
     return save_tensors(packed, metadata={"message": json.dumps(plain)})
 
 
@@ -94,6 +94,6 @@ def _decode(kind: type[Message], data: bytes) -> Message:
         if "keep" in plain:
             plain["keep"] = tuple(plain["keep"])
         names = [each.name for each in fields(kind) if each.name in TENSOR_FIELDS]
-        return kind(**plain | {name: unprefixed(name, tensors) for name in names})
+        return kind(**plain | {name: select_prefix(name, tensors) for name in names})
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"not a message: {error}") from None

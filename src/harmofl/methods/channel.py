@@ -9,14 +9,14 @@ from torch import Tensor
 from harmofl.methods.combinations import Gathered
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import Memory, Piece
-from harmofl.states import State, plain_copy, prefixed, unprefixed
+from harmofl.states import State, add_prefix, plain_copy, select_prefix
 
 Pieces = Mapping[str, Piece]
 
 
 def open_memories(pieces: Pieces, kept: State, combined: State) -> dict[str, Memory]:
     """Give every piece what it kept at this site and what the server combined for it."""
-    return {name: Memory(unprefixed(name, kept), unprefixed(name, combined)) for name in pieces}
+    return {name: Memory(select_prefix(name, kept), select_prefix(name, combined)) for name in pieces}
 
 
 def collect_kept(memories: Mapping[str, Memory]) -> State:
@@ -54,12 +54,14 @@ class Combining:
     """One round at the server: every piece's combination takes what the sites sent."""
 
     def __init__(self, pieces: Pieces, combined: State, num_sites: int) -> None:
-        self._combiners = {name: piece.combine(unprefixed(name, combined), num_sites) for name, piece in pieces.items()}
+        self._combiners = {
+            name: piece.combine(select_prefix(name, combined), num_sites) for name, piece in pieces.items()
+        }
 
     def add(self, site: str, sent: State) -> None:
         """Take what one site sent."""
         for name, combiner in self._combiners.items():
-            combiner.add(site, unprefixed(name, sent))
+            combiner.add(site, select_prefix(name, sent))
 
     def value(self) -> State:
         """What every site receives."""
@@ -67,7 +69,7 @@ class Combining:
 
 
 def _join(states: Mapping[str, State]) -> State:
-    return {key: tensor for name, state in states.items() for key, tensor in prefixed(name, state).items()}
+    return {key: tensor for name, state in states.items() for key, tensor in add_prefix(name, state).items()}
 
 
 def _copy(state: State) -> State:

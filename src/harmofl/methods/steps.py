@@ -16,7 +16,7 @@ from torch.optim import LBFGS, Optimizer
 
 from harmofl.errors import STRICT
 from harmofl.methods.pieces import LocalRound, Piece
-from harmofl.states import restored
+from harmofl.states import restoring
 
 ComputeLoss = Callable[[], Tensor]
 
@@ -94,7 +94,7 @@ class PerturbedDescent:
         random_state, buffers = _random_state(device), _Buffers(model)
         loss = take_gradient(optimizer, compute_loss)
         weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-        with restored(weights), buffers.as_they_were():
+        with restoring(weights), buffers.as_they_were():
             _climb(weights, self.radius)
             _set_random_state(device, random_state)
             take_gradient(optimizer, compute_loss)

@@ -9,7 +9,7 @@ from harmofl.errors import RunError
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.selection import Selection
 from harmofl.runs.store import CorruptVersionError
-from harmofl.states import State, prefixed, unprefixed
+from harmofl.states import State, add_prefix, select_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
         "trained": progress.trained,
     }
     tensors = (
-        prefixed("state", progress.state)
-        | prefixed("memory", progress.memory)
-        | prefixed("combined", progress.combined)
+        add_prefix("state", progress.state)
+        | add_prefix("memory", progress.memory)
+        | add_prefix("combined", progress.combined)
     )
     folder.checkpoints.save(progress.round, tensors, notes)
     folder.checkpoints.prune(progress.kept)
@@ -72,9 +72,9 @@ def read_checkpoint(folder: RunFolder, version: int) -> Progress:
     tensors, notes = folder.checkpoints.load(version)
     return Progress(
         round=notes["round"],
-        state=unprefixed("state", tensors),
-        memory=unprefixed("memory", tensors),
-        combined=unprefixed("combined", tensors),
+        state=select_prefix("state", tensors),
+        memory=select_prefix("memory", tensors),
+        combined=select_prefix("combined", tensors),
         selection=Selection.from_json(notes["selection"]),
         num_records=notes["num_records"],
         seconds=notes["seconds"],
