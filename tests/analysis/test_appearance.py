@@ -14,7 +14,7 @@ from harmofl.analysis.appearance import (
     log_amplitudes,
     probe_site,
     ring_means,
-    standardized,
+    standardize,
     statistics,
 )
 
@@ -71,8 +71,8 @@ def test_a_waves_amplitude_lies_in_the_ring_of_its_frequency() -> None:
 
 def test_what_hardly_varies_is_not_blown_up() -> None:
     values = torch.tensor([[1.0, 0.5], [3.0, 0.5 + 1e-9]], dtype=torch.float64)
-    assert standardized(values, values)[:, 0].tolist() == [-1, 1]
-    assert standardized(values, values)[:, 1].abs().max() < 1e-4
+    assert standardize(values, values)[:, 0].tolist() == [-1, 1]
+    assert standardize(values, values)[:, 1].abs().max() < 1e-4
 
 
 def test_a_plane_holds_what_lies_in_it_and_always_faces_the_same_way() -> None:
@@ -82,7 +82,7 @@ def test_a_plane_holds_what_lies_in_it_and_always_faces_the_same_way() -> None:
     plane = Plane.of(values)
     places = plane.places(values)
     assert sum(plane.shares) == pytest.approx(1)
-    lengths = standardized(values, values).norm(dim=1)
+    lengths = standardize(values, values).norm(dim=1)
     assert torch.allclose(places.norm(dim=1), lengths)
     assert torch.allclose(Plane.of(values.flip(0)).places(values), places)
     for axis in plane.axes.T:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harmofl.analysis.directions import principal_directions, projected, random_direction
+from harmofl.analysis.directions import principal_directions, project, random_direction
 from harmofl.models.catalogue import densenet_small
 from harmofl.models.network import build_network
 
@@ -82,14 +82,14 @@ def test_networks_of_one_architecture_get_the_same_draw() -> None:
 def test_projection_onto_a_slanted_plane() -> None:
     """Along (1, 0, 0) and (1, 1, 0) the step (3, 2, 6) has coordinates (1, 2); √13 of its length 7 lie there."""
     plane = [[torch.tensor([1.0, 0.0]), torch.tensor([0.0])], [torch.tensor([1.0, 1.0]), torch.tensor([0.0])]]
-    coordinates, share = projected([torch.tensor([3.0, 2.0]), torch.tensor([6.0])], plane)
+    coordinates, share = project([torch.tensor([3.0, 2.0]), torch.tensor([6.0])], plane)
     assert coordinates.tolist() == pytest.approx([1.0, 2.0])
     assert share == pytest.approx(math.sqrt(13) / 7)
 
 
 def test_a_step_of_length_zero_has_no_share() -> None:
     plane = [[torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 1.0])]]
-    coordinates, share = projected([torch.zeros(2)], plane)
+    coordinates, share = project([torch.zeros(2)], plane)
     assert (coordinates.tolist(), share) == ([0.0, 0.0], 0.0)
 
 
@@ -99,4 +99,4 @@ def test_principal_directions_hold_steps_of_a_plane_completely() -> None:
     first, second = principal_directions(steps)
     assert first[0].flatten().tolist() == pytest.approx([-0.6, 0.0, -0.8], abs=1e-6)  # towards the longest step
     assert second[0].flatten().tolist() == pytest.approx([0.0, -1.0, 0.0], abs=1e-6)
-    assert [projected(step, [first, second])[1] for step in steps] == pytest.approx([1.0, 1.0, 1.0])
+    assert [project(step, [first, second])[1] for step in steps] == pytest.approx([1.0, 1.0, 1.0])

@@ -12,7 +12,7 @@ import harmofl
 import harmofl.analysis.landscape as module
 from folders import blob, classification_folder, picture
 from harmofl import registry
-from harmofl.analysis.directions import flattened
+from harmofl.analysis.directions import flatten
 from harmofl.analysis.landscape import fit_time, landscape
 from harmofl.analysis.loaded_runs import load_runs
 from harmofl.analysis.local_paths import local_path
@@ -137,8 +137,8 @@ def test_a_path_is_the_sites_own_training(runs: dict[str, Path]) -> None:
     drift = next(record["drift"] for record in records(again) if record["phase"] == "train" and "drift" in record)
     assert path.num_steps == 1  # so that the order of the images does not matter
     assert path.drift == pytest.approx(drift, rel=1e-3)
-    assert path.drift == pytest.approx(float(flattened(path.steps[0]).square().sum()), rel=1e-5)
-    assert float(flattened(path.steps[1]).norm()) > float(flattened(path.steps[0]).norm())
+    assert path.drift == pytest.approx(float(flatten(path.steps[0]).square().sum()), rel=1e-5)
+    assert float(flatten(path.steps[1]).norm()) > float(flatten(path.steps[0]).norm())
 
 
 def test_another_seed_gives_other_numbers(alone: Alone, runs: dict[str, Path], tmp_path: Path) -> None:

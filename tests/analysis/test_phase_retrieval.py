@@ -13,7 +13,7 @@ from harmofl.analysis.phase_retrieval import (
     spectral_error,
     with_amplitude,
 )
-from harmofl.analysis.similarity import aligned, psnr
+from harmofl.analysis.similarity import align, psnr
 from harmofl.methods.layers import AmplitudeNormalization
 
 
@@ -73,7 +73,7 @@ def test_hybrid_input_output_pushes_back_what_breaks_a_constraint() -> None:
 def test_an_image_in_a_known_margin_is_found_from_its_own_amplitude() -> None:
     image = image_in_a_margin()
     found = retrieve(known_of(image, margin()), 16, 600, torch.Generator().manual_seed(0))
-    assert float(psnr(aligned(found[None], image[None]), image[None])) > 30
+    assert float(psnr(align(found[None], image[None]), image[None])) > 30
 
 
 def test_the_amplitude_alone_fits_images_that_fill_the_frame_without_finding_them() -> None:
@@ -81,7 +81,7 @@ def test_the_amplitude_alone_fits_images_that_fill_the_frame_without_finding_the
     known = known_of(image, torch.ones(16, 16, dtype=torch.bool))
     found = retrieve(known, 4, 300, torch.Generator().manual_seed(0))
     assert float(spectral_error(found, known)) < 0.05
-    assert float(psnr(aligned(found[None], image[None]), image[None])) < 20
+    assert float(psnr(align(found[None], image[None]), image[None])) < 20
 
 
 def test_several_amplitudes_are_retrieved_at_once() -> None:

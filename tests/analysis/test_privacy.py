@@ -12,10 +12,10 @@ from harmofl.analysis.privacy import (
     Case,
     Study,
     best_order,
-    framed,
     largest,
     minima,
     nearest_of,
+    put_in_frame,
     window,
 )
 from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, open_target
@@ -112,7 +112,7 @@ def test_reconstructions_of_a_batch_are_matched_with_its_images() -> None:
 
 
 def test_a_margin_is_black_and_as_wide_as_half_the_image() -> None:
-    whole = framed(torch.ones(1, 1, 4, 6), "margin")
+    whole = put_in_frame(torch.ones(1, 1, 4, 6), "margin")
     assert whole.shape == (1, 1, 8, 12)
     assert float(whole.sum()) == 24
     rows, columns = window("margin", 4, 6)

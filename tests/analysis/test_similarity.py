@@ -2,7 +2,7 @@ import pytest
 import torch
 from monai.metrics.regression import SSIMMetric
 
-from harmofl.analysis.similarity import aligned, psnr, ssim
+from harmofl.analysis.similarity import align, psnr, ssim
 
 
 def images(seed: int, *shape: int) -> torch.Tensor:
@@ -34,10 +34,10 @@ def test_a_shift_around_the_frame_and_a_half_turn_are_undone(turn: bool) -> None
     truth = images(2, 2, 3, 6, 5)
     moved = truth.roll((2, -1), dims=(-2, -1))
     moved = moved.flip((-2, -1)) if turn else moved
-    assert torch.equal(aligned(moved, truth), truth)
+    assert torch.equal(align(moved, truth), truth)
 
 
 def test_each_image_is_aligned_by_itself() -> None:
     truth = images(3, 2, 1, 4, 4)
     moved = torch.stack([truth[0].roll(1, dims=-1), truth[1].flip((-2, -1))])
-    assert torch.equal(aligned(moved, truth), truth)
+    assert torch.equal(align(moved, truth), truth)

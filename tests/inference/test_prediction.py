@@ -28,7 +28,7 @@ from harmofl.inference import prediction
 from harmofl.inference.inputs import find_inputs, stem_of
 from harmofl.inference.outcomes import Outcome
 from harmofl.inference.outputs import output_stems
-from harmofl.inference.overlays import chosen_slices
+from harmofl.inference.overlays import choose_slices
 from harmofl.inference.prediction import predict
 from harmofl.inference.windows import Windows, starts
 from harmofl.runs.model_folder import describe_model, open_model, write_model
@@ -847,10 +847,10 @@ def test_an_overlay_of_a_volume_shows_the_slices_with_foreground(tmp_path: Path,
 
 def test_slices_are_chosen_by_their_foreground_and_shown_in_order() -> None:
     areas = np.array([0, 5, 9, 1, 0, 7])
-    assert chosen_slices(areas) == [1, 2, 3, 5]
-    assert chosen_slices(np.arange(30)) == list(range(18, 30))
-    assert chosen_slices(np.zeros(3, dtype=np.int64)) == [0, 1, 2]
-    assert len(chosen_slices(np.zeros(100, dtype=np.int64))) == 12
+    assert choose_slices(areas) == [1, 2, 3, 5]
+    assert choose_slices(np.arange(30)) == list(range(18, 30))
+    assert choose_slices(np.zeros(3, dtype=np.int64)) == [0, 1, 2]
+    assert len(choose_slices(np.zeros(100, dtype=np.int64))) == 12
 
 
 # --- models of each site, and what is refused ---------------------------------------------------------------------

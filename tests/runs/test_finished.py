@@ -19,7 +19,7 @@ def test_a_run_tells_its_scores_in_percent(make_run: MakeRun) -> None:
 
 def test_another_label_leaves_the_run_as_it_is(make_run: MakeRun) -> None:
     run = make_run("fedavg", {"A": 0.9, "B": 0.8})
-    assert run.labelled("A row").title == "A row"
+    assert run.with_label("A row").title == "A row"
     assert run.title == "FedAvg"
 
 

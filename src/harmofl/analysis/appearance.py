@@ -67,7 +67,7 @@ def ring_means(spectrum: Tensor, rings: int) -> Tensor:
     return spectrum.flatten(-2) @ (members / members.sum(dim=0).clamp_min(1))
 
 
-def standardized(values: Tensor, reference: Tensor) -> Tensor:
+def standardize(values: Tensor, reference: Tensor) -> Tensor:
     """Columns shifted and scaled so that those of the reference have mean 0 and std 1, unless they hardly vary."""
     spread = reference.std(dim=0, correction=0).clamp_min(SMALLEST_SPREAD)
     return (values - reference.mean(dim=0)) / spread
@@ -86,7 +86,7 @@ class Plane:
     @classmethod
     def of(cls, values: Tensor) -> Plane:
         """The first two principal components of standardized statistics."""
-        _, sizes, directions = torch.linalg.svd(standardized(values, values), full_matrices=False)
+        _, sizes, directions = torch.linalg.svd(standardize(values, values), full_matrices=False)
         axes = directions[:2].T
         largest = axes.abs().argmax(dim=0)
         axes = axes * axes.gather(0, largest[None]).sign()  # either direction would do: always the same one
@@ -95,7 +95,7 @@ class Plane:
 
     def places(self, values: Tensor) -> Tensor:
         """Where images lie in the plane, (N, 2)."""
-        return standardized(values, self.reference) @ self.axes
+        return standardize(values, self.reference) @ self.axes
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def probe_site(values: Tensor, sites: Tensor, groups: Tensor, seed: int = 0) -> 
     guesses = torch.empty_like(sites)
     for fold in torch.unique(folds):
         held_out = folds == fold
-        weights = fitted(standardized(values[~held_out], values[~held_out]), sites[~held_out])
-        guesses[held_out] = scores_of(standardized(values[held_out], values[~held_out]), weights).argmax(dim=1)
+        weights = fit_linear(standardize(values[~held_out], values[~held_out]), sites[~held_out])
+        guesses[held_out] = scores_of(standardize(values[held_out], values[~held_out]), weights).argmax(dim=1)
     right = (guesses == sites).double()
     per_site = [float(right[sites == site].mean()) for site in torch.unique(sites)]
     return Probe(tuple(per_site), int(folds.max()) + 1)
@@ -139,7 +139,7 @@ def folds_of(sites: Tensor, groups: Tensor, seed: int) -> Tensor:
 
     A hospital with a single patient deals out its images.
     """
-    members = {int(site): _numbered(groups[sites == site]) for site in torch.unique(sites)}
+    members = {int(site): _number_groups(groups[sites == site]) for site in torch.unique(sites)}
     count = min(FOLDS, *(int(own.max()) + 1 for own in members.values()))
     folds = torch.empty_like(sites)
     for site, own in members.items():
@@ -149,7 +149,7 @@ def folds_of(sites: Tensor, groups: Tensor, seed: int) -> Tensor:
     return folds
 
 
-def _numbered(groups: Tensor) -> Tensor:
+def _number_groups(groups: Tensor) -> Tensor:
     numbers = torch.unique(groups, return_inverse=True)[1]
     return numbers if int(numbers.max()) > 0 else torch.arange(len(groups), device=groups.device)
 
@@ -159,7 +159,7 @@ def scores_of(values: Tensor, weights: Tensor) -> Tensor:
     return values @ weights[:-1] + weights[-1]
 
 
-def fitted(values: Tensor, labels: Tensor) -> Tensor:
+def fit_linear(values: Tensor, labels: Tensor) -> Tensor:
     """Weights of a multinomial logistic regression in which every class counts the same."""
     counts = torch.bincount(labels).double()
     importance = (1 / (len(counts) * counts))[labels]

@@ -44,10 +44,10 @@ def _filter_norms(weight: Tensor, layer: nn.Module) -> Tensor:
 
 def principal_directions(steps: Sequence[Weights]) -> tuple[Weights, Weights]:
     """The two directions of length 1 whose plane, through zero, holds most of some steps away from a model."""
-    stacked = torch.stack([flattened(step) for step in steps])
+    stacked = torch.stack([flatten(step) for step in steps])
     _, _, found = torch.linalg.svd(stacked, full_matrices=False)
     first, second = (_towards(direction, stacked) for direction in found[:2])
-    return _shaped(first, steps[0]), _shaped(second, steps[0])
+    return _reshape(first, steps[0]), _reshape(second, steps[0])
 
 
 def _towards(direction: Tensor, steps: Tensor) -> Tensor:
@@ -56,22 +56,22 @@ def _towards(direction: Tensor, steps: Tensor) -> Tensor:
     return direction if along[along.abs().argmax()] >= 0 else -direction
 
 
-def flattened(weights: Weights) -> Tensor:
+def flatten(weights: Weights) -> Tensor:
     """All weights one after the other, in double precision."""
     return torch.cat([weight.detach().flatten().double() for weight in weights])
 
 
-def _shaped(flat: Tensor, like: Weights) -> Weights:
+def _reshape(flat: Tensor, like: Weights) -> Weights:
     parts = torch.split(flat, [weight.numel() for weight in like])
     return [
         torch.empty_like(w, requires_grad=False).copy_(part.view_as(w)) for part, w in zip(parts, like, strict=True)
     ]
 
 
-def projected(step: Weights, plane: Sequence[Weights]) -> tuple[Tensor, float]:
+def project(step: Weights, plane: Sequence[Weights]) -> tuple[Tensor, float]:
     """A step's coordinates in a plane, by least squares, and the part ‖projection‖ / ‖step‖ of it that lies there."""
-    flat = flattened(step)
-    basis = torch.stack([flattened(direction) for direction in plane], dim=1)
+    flat = flatten(step)
+    basis = torch.stack([flatten(direction) for direction in plane], dim=1)
     coordinates = torch.linalg.pinv(basis.T @ basis) @ (basis.T @ flat)
     length = float(flat.norm())
     return coordinates, float((basis @ coordinates).norm()) / length if length else 0.0

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from harmofl.analysis.directions import flattened
+from harmofl.analysis.directions import flatten
 from harmofl.analysis.loaded_runs import LoadedRun
 from harmofl.analysis.losses import Batch, as_in_training
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
@@ -46,7 +46,7 @@ def site_gradient(network: nn.Module, batches: Iterable[Batch], loss: Loss) -> S
     mean, variance, seen = torch.zeros((), device=weights[0].device), 0.0, 0
     with as_in_training(network):
         for inputs, targets in batches:
-            gradient = flattened(list(torch.autograd.grad(loss(network(inputs), targets), weights)))
+            gradient = flatten(list(torch.autograd.grad(loss(network(inputs), targets), weights)))
             # Welford's update: the difference of two large sums would lose the variance of a small one.
             seen += len(inputs)
             distance = gradient - mean

@@ -224,7 +224,7 @@ def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNorma
         brightness.append(batch.images.mean(dim=(1, 2, 3)))
         kinds.append(kinds_in(batch))
         for name in described:
-            described[name].append(statistics(harmonized(batch.images, layers.get(name))).cpu())
+            described[name].append(statistics(harmonize(batch.images, layers.get(name))).cpu())
     means, kind = torch.cat(brightness), torch.cat(kinds)
     is_classification = hospitals.task.kind == "classification"
     telling = kind >= 0 if is_classification or not kind.any() else kind > 0
@@ -236,7 +236,7 @@ def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNorma
     return Look(site, example, samples or {"": example}, values, images.groups)
 
 
-def harmonized(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:
+def harmonize(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:
     """Images as a network would get them; in double precision, lest a probe learns from rounding."""
     if layer is None:
         return images

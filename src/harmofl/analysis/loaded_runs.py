@@ -78,9 +78,9 @@ class LoadedRun:
         chosen = torch.randperm(len(site.train), generator=generator)[:count]
         for indices in in_batches(chosen, self.settings.training.batch_size):
             batch = site.train.load(indices)
-            yield self._harmonized(site.name, batch.images), batch.targets.to(self._device(site.name))
+            yield self._harmonize(site.name, batch.images), batch.targets.to(self._device(site.name))
 
-    def _harmonized(self, site: str, images: Tensor) -> Tensor:
+    def _harmonize(self, site: str, images: Tensor) -> Tensor:
         model, device = self.models[site], self._device(site)
         with evaluating(model):
             return to_device(model.harmonizer(to_device(images, device)), device)

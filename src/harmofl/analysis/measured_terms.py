@@ -76,10 +76,10 @@ def terms_of_cells(cells: Mapping[str, tuple[str, int]], folder: Path) -> list[R
             found[os.path.normpath(path.parent / run.run)] = run
     measured = {path: found[place] for path in cells if (place := os.path.normpath(folder / path)) in found}
     labels = [cells[path][0] for path in measured]
-    return [replace(run, label=_named(*cells[path], labels)) for path, run in measured.items()]
+    return [replace(run, label=_label(*cells[path], labels)) for path, run in measured.items()]
 
 
-def _named(label: str, seed: int, labels: Sequence[str]) -> str:
+def _label(label: str, seed: int, labels: Sequence[str]) -> str:
     return f"{label}, seed {seed}" if labels.count(label) > 1 else label
 
 

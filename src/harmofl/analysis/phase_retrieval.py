@@ -66,7 +66,7 @@ def with_amplitude(images: Tensor, known: Knowledge, one_phase: bool = False) ->
     return changed
 
 
-def allowed(images: Tensor, known: Knowledge) -> Tensor:
+def apply_knowledge(images: Tensor, known: Knowledge) -> Tensor:
     """The nearest images that are black outside the support and in [0, 1] inside."""
     return images.clamp(0, 1) * known.support
 
@@ -74,18 +74,18 @@ def allowed(images: Tensor, known: Knowledge) -> Tensor:
 def at_best(images: Tensor, known: Knowledge) -> Tensor:
     """What of images could be seen if their phases were known: only the bins that were sent."""
     seen = torch.where(known.inside, torch.fft.rfft2(images), 0.0)
-    return allowed(torch.fft.irfft2(seen, s=known.size), known)
+    return apply_knowledge(torch.fft.irfft2(seen, s=known.size), known)
 
 
 def error_reduction(images: Tensor, known: Knowledge, one_phase: bool = False) -> Tensor:
     """One step: the known amplitude, then the nearest allowed image. The error never grows."""
-    return allowed(with_amplitude(images, known, one_phase), known)
+    return apply_knowledge(with_amplitude(images, known, one_phase), known)
 
 
 def hybrid_input_output(images: Tensor, known: Knowledge, one_phase: bool = False) -> Tensor:
     """One step that may leave a local minimum: what breaks a constraint is pushed back, not cut."""
     output = with_amplitude(images, known, one_phase)
-    excess = output - allowed(output, known)
+    excess = output - apply_knowledge(output, known)
     return torch.where(excess == 0, output, images - FEEDBACK * excess)
 
 
@@ -107,7 +107,7 @@ def retrieve(known: Knowledge, restarts: int, iterations: int, generator: Genera
         reduces = iteration % CYCLE >= CYCLE // 2 or iteration >= iterations - LAST
         step = error_reduction if reduces else hybrid_input_output
         images = step(images, each, iteration < iterations // 2)
-    images = allowed(images, each)
+    images = apply_knowledge(images, each)
     best = spectral_error(images, each).argmin(dim=0)
     return torch.take_along_dim(images, best[None, ..., None, None, None], dim=0)[0]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harmofl.analysis.directions import Weights, principal_directions, projected, random_direction
+from harmofl.analysis.directions import Weights, principal_directions, project, random_direction
 from harmofl.analysis.drift_terms import SiteGradient
 from harmofl.analysis.loaded_runs import LoadedRun
 from harmofl.analysis.local_paths import LocalPath
@@ -88,7 +88,7 @@ def random_plane(network: Network, seed: int) -> Plane:
 def drift_view(looks: Sequence[Look], options: Options, progress: Progress) -> View:
     """Compute the plane of the sites' paths, on one scale for all runs."""
     planes = [principal_directions(look.steps) for look in looks]
-    places = [projected(step, plane)[0] for look, plane in zip(looks, planes, strict=True) for step in look.steps]
+    places = [project(step, plane)[0] for look, plane in zip(looks, planes, strict=True) for step in look.steps]
     axis = grid_axis(MARGIN * max(float(place.abs().max()) for place in places), DRIFT_POINTS)
     return view_of("drift", looks, planes, axis, as_in_training, options.growths, progress)
 
@@ -154,6 +154,6 @@ def grid_losses(
 
 def path_in(plane: Plane, path: LocalPath) -> tuple[Array, float]:
     """A path's places in a plane (E + 1, 2), from the model on, and the part of its end that lies there."""
-    steps = [projected(step, plane) for step in path.steps]
+    steps = [project(step, plane) for step in path.steps]
     places = [np.zeros(2), *(place.cpu().numpy() for place, _ in steps)]
     return np.stack(places), steps[-1][1]

@@ -21,7 +21,7 @@ from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
 from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Effort, Target, open_target
-from harmofl.analysis.similarity import aligned, psnr, ssim
+from harmofl.analysis.similarity import align, psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
@@ -159,7 +159,7 @@ class Study:
             places = torch.arange(trial * case.num_images, (trial + 1) * case.num_images) % len(self.images)
             truth, targets = self.images[places], self.target.images.targets[places]
             sent = update(truth, targets)
-            known = self._known(truth if not way.average else self.images) if way.use else None
+            known = self._knowledge(truth if not way.average else self.images) if way.use else None
             generator = self._generator("inversion", trial)  # the same starts for every way
             found = invert(update, sent, targets, self.target.shape, search, generator, known, way.use or "penalty")
             shown, truth = harmonizer(found.images), harmonizer(truth)
@@ -175,10 +175,10 @@ class Study:
             "network": name,
             "case": case.name,
             "way": way.name,
-            "psnr": rounded(means[0]),
-            "ssim": rounded(means[1]),
-            "distance": rounded(float(np.mean(distances)), 7),
-            "each": [{"psnr": rounded(one), "ssim": rounded(other)} for one, other in scores],
+            "psnr": round_off(means[0]),
+            "ssim": round_off(means[1]),
+            "distance": round_off(float(np.mean(distances)), 7),
+            "each": [{"psnr": round_off(one), "ssim": round_off(other)} for one, other in scores],
         }
 
     def _harmonizer(self, network: str, way: Way) -> Harmonizer:
@@ -193,7 +193,7 @@ class Study:
         layer.freeze()
         return layer.eval()
 
-    def _known(self, images: Tensor, band: Band = "full") -> Knowledge:
+    def _knowledge(self, images: Tensor, band: Band = "full") -> Knowledge:
         """What the attacker has once a site has sent the mean amplitude of these images."""
         return knowledge_of([images], band, torch.ones(images.shape[-2:], dtype=torch.bool))
 
@@ -205,8 +205,11 @@ class Study:
         found, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
         flat = self.images.mean(dim=(0, -2, -1), keepdim=True).expand_as(truth)
         return {
-            "another image": {"psnr": rounded(psnr(found, wanted).mean()), "ssim": rounded(ssim(found, wanted).mean())},
-            "flat image": {"psnr": rounded(psnr(flat, truth).mean()), "ssim": rounded(ssim(flat, truth).mean())},
+            "another image": {
+                "psnr": round_off(psnr(found, wanted).mean()),
+                "ssim": round_off(ssim(found, wanted).mean()),
+            },
+            "flat image": {"psnr": round_off(psnr(flat, truth).mean()), "ssim": round_off(ssim(flat, truth).mean())},
         }
 
     # --- phase retrieval
@@ -220,8 +223,8 @@ class Study:
         height, width = self.images.shape[-2:]
         place = (slice(None), slice(None), *window(frame, height, width))
         draws = [self._draw(number, count) for number in range(self.effort.draws)]
-        truths = [framed(self.images[inside], frame) for inside, _ in draws]
-        support = framed(torch.ones(1, 1, height, width), frame)[0, 0] > 0
+        truths = [put_in_frame(self.images[inside], frame) for inside, _ in draws]
+        support = put_in_frame(torch.ones(1, 1, height, width), frame)[0, 0] > 0
         known = knowledge_of(truths, band, support)
         generator = self._generator("retrieval", frame, count)
         found = retrieve(known, self.effort.retrieval_restarts, self.effort.retrieval_iterations, generator)
@@ -231,9 +234,11 @@ class Study:
             score, nearest, fitted = nearest_of(found[number], truth, place)
             scores.append(score)
             others = self.images[outside]
-            seen = at_best(others, self._known(others, band))  # a blur may score more than a sharp image
-            chance += [nearest_of(other, truth, place)[0] for other in framed(seen, frame)]
-            mean = framed(self.images[outside].mean(dim=(0, -2, -1), keepdim=True).expand_as(self.images[:1]), frame)
+            seen = at_best(others, self._knowledge(others, band))  # a blur may score more than a sharp image
+            chance += [nearest_of(other, truth, place)[0] for other in put_in_frame(seen, frame)]
+            mean = put_in_frame(
+                self.images[outside].mean(dim=(0, -2, -1), keepdim=True).expand_as(self.images[:1]), frame
+            )
             flat.append(nearest_of(mean[0], truth, place)[0])
             if number == SHOWN:
                 self._keep(f"retrieval/{frame}/{band}/{count}", torch.stack([nearest, fitted]))
@@ -242,14 +247,14 @@ class Study:
             "frame": frame,
             "band": band,
             "images": count,
-            "psnr": rounded(values[:, 0].mean()),
-            "ssim": rounded(values[:, 1].mean()),
-            "ssim_each": [rounded(value) for value in values[:, 1]],
-            "chance_psnr": rounded(by_chance[:, 0].mean()),
-            "chance_ssim": rounded(by_chance[:, 1].mean()),
-            "chance_ssim_upper": rounded(float(np.quantile(by_chance[:, 1], UPPER))),
-            "flat_psnr": rounded(np.array(flat)[:, 0].mean()),
-            "flat_ssim": rounded(np.array(flat)[:, 1].mean()),
+            "psnr": round_off(values[:, 0].mean()),
+            "ssim": round_off(values[:, 1].mean()),
+            "ssim_each": [round_off(value) for value in values[:, 1]],
+            "chance_psnr": round_off(by_chance[:, 0].mean()),
+            "chance_ssim": round_off(by_chance[:, 1].mean()),
+            "chance_ssim_upper": round_off(float(np.quantile(by_chance[:, 1], UPPER))),
+            "flat_psnr": round_off(np.array(flat)[:, 0].mean()),
+            "flat_ssim": round_off(np.array(flat)[:, 1].mean()),
         }
 
     def _draw(self, number: int, count: int) -> tuple[Tensor, Tensor]:
@@ -290,7 +295,7 @@ def window(frame: str, height: int, width: int) -> tuple[slice, slice]:
     return slice(height // 2, height // 2 + height), slice(width // 2, width // 2 + width)
 
 
-def framed(images: Tensor, frame: str) -> Tensor:
+def put_in_frame(images: Tensor, frame: str) -> Tensor:
     """Images in their frame."""
     if frame == "whole":
         return images
@@ -303,7 +308,7 @@ def framed(images: Tensor, frame: str) -> Tensor:
 
 def nearest_of(found: Tensor, truths: Tensor, place: Sequence[slice]) -> tuple[tuple[float, float], Tensor, Tensor]:
     """PSNR and SSIM against the true image that a reconstruction is most like; that image; the reconstruction."""
-    fitted = aligned(found.expand_as(truths), truths)[tuple(place)]
+    fitted = align(found.expand_as(truths), truths)[tuple(place)]
     wanted = truths[tuple(place)]
     similarity = ssim(fitted, wanted)
     best = int(similarity.argmax())
@@ -332,6 +337,6 @@ def largest(values: Iterable[int | None]) -> int | None:
     return None if None in reached else max(value for value in reached if value is not None)
 
 
-def rounded(value: Any, digits: int = 4) -> float:
+def round_off(value: Any, digits: int = 4) -> float:
     """Few digits: these are estimates, and files are read."""
     return round(float(value), digits)

@@ -41,7 +41,7 @@ def _gaussian(like: Tensor) -> Tensor:
     return (weights[:, None] * weights[None, :])[None, None]
 
 
-def aligned(found: Tensor, truth: Tensor) -> Tensor:
+def align(found: Tensor, truth: Tensor) -> Tensor:
     """Undo what an amplitude cannot tell: shift images around the frame, and turn them by 180°, to fit the truth.
 
     Both shifts and turns keep the sum of squares, so the largest correlation is also the smallest error.

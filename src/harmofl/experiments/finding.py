@@ -37,7 +37,7 @@ def _runs_in(folder: Path) -> Iterator[FinishedRun]:
         yield read_run(folder)
         return
     for label, place in _first_seeds(folder).items():
-        yield read_run(place).labelled(label)
+        yield read_run(place).with_label(label)
 
 
 def _first_seeds(folder: Path) -> dict[str, Path]:

@@ -28,7 +28,7 @@ class Line:
 
 def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
     """Prepare runs for one table: the labels tell them apart, so that settings in which they differ are dropped."""
-    runs = [line.run.labelled(line.label) for line in lines]
+    runs = [line.run.with_label(line.label) for line in lines]
     if any(line.held_out for line in lines):
         runs = _join_held_out_sites(lines)
     one_norm = len({run.norm for run in runs}) < 2
@@ -58,7 +58,7 @@ def _join(lines: Sequence[Line]) -> FinishedRun:
     unseen = {str(line.held_out): line.run.summary["unseen"][line.held_out] for line in lines}
     scores = {site: found["metric"] for site, found in unseen.items()}
     test = scores | {"average": statistics.fmean(scores.values())}
-    run = lines[0].run.labelled(lines[0].label)
+    run = lines[0].run.with_label(lines[0].label)
     return replace(run, summary={**run.summary, "test": test, "unseen": unseen}, records=[])
 
 

@@ -35,7 +35,7 @@ def hindrance(method: Method) -> str:
 
 
 @contextmanager
-def simulated(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
+def simulate(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
     """The transport for all sites on this machine."""
     count = num_workers(settings, method)
     transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder)

@@ -13,7 +13,7 @@ from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, ignore
 from harmofl.federation.server import Server, check_pieces, start_from
-from harmofl.federation.simulation import hindrance, num_workers, simulated
+from harmofl.federation.simulation import hindrance, num_workers, simulate
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
@@ -90,7 +90,7 @@ def run_federation(
     try:
         if resume and folder.summary.exists():
             return folder.read_summary()
-        reached = transport or simulated(settings, method, out)
+        reached = transport or simulate(settings, method, out)
         with threads(settings.federation.threads), reached as sites:
             return Server(task, method, settings, sites, folder, identifier, watch).run()
     except (OSError, DiskError) as error:

@@ -56,7 +56,7 @@ def write_overlay(
     """Draw labels (S, H, W) on slices (S, C, H, W) and write a PNG."""
     aspect = pixel_aspect(geometry)
     if len(labels) == 1:
-        picture = _captioned(draw_slice(planes[0], labels[0], aspect), classes)
+        picture = _add_caption(draw_slice(planes[0], labels[0], aspect), classes)
     else:
         picture = _montage(name, planes, labels, classes, aspect)
     buffer = io.BytesIO()
@@ -132,11 +132,11 @@ def _montage(name: str, planes: Planes, labels: Mask, classes: Sequence[str], as
     from PIL import Image, ImageDraw
 
     areas = (labels > 0).sum(axis=(1, 2))
-    chosen = chosen_slices(areas)
+    chosen = choose_slices(areas)
     cells = [draw_slice(planes[number], labels[number], aspect, CELL) for number in chosen]
     columns = min(COLUMNS, len(cells))
     across, down, head = cells[0].width + GAP, cells[0].height + GAP + LINE, LINE + GAP
-    title = readable(f"{name}: {_words(areas, len(chosen), _names(classes))}")
+    title = readable(f"{name}: {_describe_slices(areas, len(chosen), _names(classes))}")
     font = _font(title)
     width = max(columns * across, math.ceil(font.getlength(title)) + GAP) + GAP
     sheet = Image.new("RGB", (width, head + math.ceil(len(cells) / columns) * down), PAPER)
@@ -146,10 +146,10 @@ def _montage(name: str, planes: Planes, labels: Mask, classes: Sequence[str], as
         left, top = GAP + place % columns * across, head + place // columns * down
         draw.text((left, top), f"{number + 1}", fill=MUTED, font=font)
         sheet.paste(cell, (left, top + LINE - 2))
-    return _captioned(sheet, classes)
+    return _add_caption(sheet, classes)
 
 
-def chosen_slices(areas: NDArray[np.int64]) -> list[int]:
+def choose_slices(areas: NDArray[np.int64]) -> list[int]:
     """Up to twelve slices in order: those with most foreground, or if there is none some from end to end."""
     count = min(MOST_SLICES, np.count_nonzero(areas) or len(areas))
     if not areas.any():
@@ -157,7 +157,7 @@ def chosen_slices(areas: NDArray[np.int64]) -> list[int]:
     return sorted(np.argsort(-areas, kind="stable")[:count].tolist())
 
 
-def _captioned(picture: Picture, classes: Sequence[str]) -> Picture:
+def _add_caption(picture: Picture, classes: Sequence[str]) -> Picture:
     """With a line below that names the colours, if there are several."""
     from PIL import Image, ImageDraw
 
@@ -188,7 +188,7 @@ def _names(classes: Sequence[str]) -> str:
     return classes[1] if len(classes) == 2 and not classes[1].isdecimal() else "foreground"
 
 
-def _words(areas: NDArray[np.int64], shown: int, what: str) -> str:
+def _describe_slices(areas: NDArray[np.int64], shown: int, what: str) -> str:
     filled = np.count_nonzero(areas)
     most = f" (the {shown} with most are shown)" if filled > shown else ""
     return f"{len(areas)} slices, {filled or 'none'} with {what}{most}"

@@ -29,7 +29,7 @@ class Windows:
         _check_channels(planes.shape[1], channels, data)
         self.shape = (planes.shape[0], *planes.shape[2:])
         self.size, self.neighbours, self.resize = data.size, data.neighbours, resize
-        self.planes = _resized(planes, data.size) if resize else padded(planes, data.size)
+        self.planes = _resize(planes, data.size) if resize else padded(planes, data.size)
         height, width = self.planes.shape[-2:]
         self.tops, self.lefts = starts(height, data.size, overlap), starts(width, data.size, overlap)
 
@@ -49,15 +49,17 @@ class Windows:
         slices, height, width = self.shape
         labels = np.empty(self.shape, dtype=LABEL)
         for number in range(slices):
-            labels[number] = self._resized_back(next(logits)) if self.resize else self._joined(logits)[:height, :width]
+            labels[number] = (
+                self._resize_back(next(logits)) if self.resize else self._join_windows(logits)[:height, :width]
+            )
         return labels
 
-    def _resized_back(self, logits: Tensor) -> Mask:
+    def _resize_back(self, logits: Tensor) -> Mask:
         if logits.shape[-2:] != self.shape[1:]:
             logits = F.interpolate(logits[None], self.shape[1:], mode="bilinear", antialias=True)[0]
         return logits.argmax(dim=0).numpy()
 
-    def _joined(self, logits: Iterator[Tensor]) -> Mask:
+    def _join_windows(self, logits: Iterator[Tensor]) -> Mask:
         """Labels of a padded slice, from windows of which the middle counts most.
 
         The same as the mean of MONAI's sliding window, but only the logits of one row of windows are held: a slide
@@ -96,7 +98,7 @@ def importance(size: int) -> Tensor:
     return weights
 
 
-def _resized(planes: Planes, size: int) -> Planes:
+def _resize(planes: Planes, size: int) -> Planes:
     """Slice by slice, as scaling takes four bytes a pixel."""
     height, width = planes.shape[-2:]
     fit = Fit(height, width, size, resize=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harmofl.analysis.appearance import FAINTEST, log_amplitudes, ring_means
-from harmofl.analysis.hospitals import BEFORE, Chosen, Embedding, Harmonization, Hospitals, Look, harmonized
+from harmofl.analysis.hospitals import BEFORE, Chosen, Embedding, Harmonization, Hospitals, Look, harmonize
 from harmofl.labels import shorten, wrap
 from harmofl.reporting.outlines import draw_outlines
 from harmofl.reporting.sheets import MARGIN, WIDTH, Sheet, label_width, lines_of, note, picture, short, show
@@ -86,7 +86,7 @@ def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[
 
 
 def _treated(image: Tensor, found: Harmonization) -> list[Tensor]:
-    return [image, *(harmonized(image[None], layer)[0].cpu() for layer in found.layers.values())]
+    return [image, *(harmonize(image[None], layer)[0].cpu() for layer in found.layers.values())]
 
 
 def _name_columns(sheet: Sheet, starts: Sequence[float], tile: float, names: Sequence[str]) -> None:

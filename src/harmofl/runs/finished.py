@@ -73,7 +73,7 @@ class FinishedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting of the run, as `config.toml` holds them."""
-        return copy.deepcopy(_parsed(self.config))
+        return copy.deepcopy(_parse(self.config))
 
     @functools.cached_property
     def full_settings(self) -> Settings:
@@ -91,7 +91,7 @@ class FinishedRun:
         """The mean test score over sites, in the score's unit."""
         return self.score.in_unit(self.summary["test"]["average"])
 
-    def labelled(self, label: str) -> FinishedRun:
+    def with_label(self, label: str) -> FinishedRun:
         """The same run under another title."""
         return replace(self, summary={**self.summary, "title": label})
 
@@ -184,6 +184,6 @@ def _read_config(path: Path) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(config: str) -> dict[str, Any]:
+def _parse(config: str) -> dict[str, Any]:
     """A table asks every run for its settings many times, and parsing takes most of its time."""
     return tomllib.loads(config)

@@ -10,7 +10,7 @@ from harmofl.runs.finished import FinishedRun
 
 def label_distinctly(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Runs under their titles; equal titles are followed by the part of the run's path that tells them apart."""
-    return [run.labelled(_label(run, [other for other in runs if other.title == run.title])) for run in runs]
+    return [run.with_label(_label(run, [other for other in runs if other.title == run.title])) for run in runs]
 
 
 def _label(run: FinishedRun, alike: Sequence[FinishedRun]) -> str:
