@@ -119,7 +119,7 @@ def test_a_wrong_setting_is_one_finding(kits: Path) -> None:
 def test_a_full_disk_is_told_of(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = checking.shutil.disk_usage("/")
     monkeypatch.setattr(checking.shutil, "disk_usage", lambda place: usage._replace(free=2**29))
-    assert problems(kits / "server") == ["0.5 GB of disk are free"]
+    assert problems(kits / "server") == ["0.5 GB of disk space are free"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(kits: Path) -> None:
@@ -178,5 +178,5 @@ def test_a_synthetic_site_that_there_is_not_is_named(tmp_path: Path, engine: Qui
 
 
 def test_many_problems_are_cut_short() -> None:
-    assert checking.in_short(("a", "b")) == "2 problems: a; b"
-    assert checking.in_short(tuple("abcde")) == "5 problems: a; b; c; and 2 more"
+    assert checking.summarize(("a", "b")) == "2 problems: a; b"
+    assert checking.summarize(tuple("abcde")) == "5 problems: a; b; c; and 2 more"

@@ -235,7 +235,7 @@ def test_a_stopped_run_says_how_to_go_on(
 
     server, _ = make_kits(tmp_path, dict.fromkeys(SITES, "synthetic"), ["histology"])
 
-    def stopped(kit: object, wish: object, out: Path, *more: object) -> None:
+    def stopped(kit: object, wanted: object, out: Path, *more: object) -> None:
         out.mkdir()
         (out / "config.toml").touch()
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from loopback import Loopback, looped, make_kits
 
 import harmofl
 from folders import segmentation_folder
-from harmofl.deployment.coordinator import Wish, coordinate, joined_classes
+from harmofl.deployment.coordinator import RunOptions, coordinate, join_classes
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.events import Event, RoundFinished
@@ -21,8 +21,8 @@ THREE = SITES[:3]
 
 def on_network(kit: ServerKit, out: Path, method: str = "fedavg", **more: Any) -> Mapping[str, Any]:
     options = {name: more.pop(name) for name in ("resume", "watch") if name in more}
-    wish = Wish("histology", method, "smoke", given=tiny(**more))
-    return coordinate(kit, wish, out, wait=1, **options)
+    wanted = RunOptions("histology", method, "smoke", given=tiny(**more))
+    return coordinate(kit, wanted, out, wait=1, **options)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbn", "moon", "fedadam", "harmofl", "local"])
@@ -41,8 +41,8 @@ def test_images_of_folders_at_the_sites_give_the_same_model(tmp_path: Path) -> N
     names = [f"site-{number}" for number in range(3)]
     server, sites = make_kits(tmp_path, dict.fromkeys(names, str(data)), ["segmentation"], min_images_for_amplitude=2)
     with looped(sites):
-        wish = Wish("segmentation", "harmofl", "smoke", given=settings)
-        coordinate(server, wish, tmp_path / "there", wait=1)
+        wanted = RunOptions("segmentation", "harmofl", "smoke", given=settings)
+        coordinate(server, wanted, tmp_path / "there", wait=1)
     assert same_weights(tmp_path / "here", tmp_path / "there")
 
 
@@ -55,8 +55,8 @@ def test_a_hospital_may_be_called_otherwise_in_its_own_folder(tmp_path: Path) ->
     folders = {f"H{number}": str(segmentation_folder(tmp_path / f"h{number}", sites=1)) for number in range(2)}
     server, sites = make_kits(tmp_path, folders, ["segmentation"])
     with looped(sites):
-        wish = Wish("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
-        summary = coordinate(server, wish, tmp_path / "run", wait=1)
+        wanted = RunOptions("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
+        summary = coordinate(server, wanted, tmp_path / "run", wait=1)
     assert {"H0", "H1"} <= summary["test"].keys()
 
 
@@ -64,8 +64,8 @@ def test_a_hospital_scores_its_model_on_images_that_it_was_not_trained_on(tmp_pa
     folders = {f"H{number}": segmentation_folder(tmp_path / f"h{number}", sites=1) for number in range(2)}
     server, sites = make_kits(tmp_path, {name: str(folder) for name, folder in folders.items()}, ["segmentation"])
     with looped(sites) as loopback:
-        wish = Wish("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
-        summary = coordinate(server, wish, tmp_path / "run", wait=1)
+        wanted = RunOptions("segmentation", "fedavg", "smoke", given={"training.rounds": 1})
+        summary = coordinate(server, wanted, tmp_path / "run", wait=1)
     (model,) = (sites["H0"].folder / "models").iterdir()
     scores = harmofl.evaluate(model, data=folders["H0"])  # whose folder calls it site-0
     assert {site: found["metric"] for site, found in scores.items()} == {"site-0": summary["test"]["H0"]}
@@ -144,13 +144,13 @@ def test_a_run_is_resumed_with_what_the_sites_had_said(tmp_path: Path) -> None:
 def test_the_server_names_no_place_at_a_site(tmp_path: Path, given: dict[str, Any], words: str) -> None:
     server, _ = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
     with pytest.raises(UsageError, match=words):
-        coordinate(server, Wish("histology", "fedavg", "smoke", given=given), tmp_path / "run")
+        coordinate(server, RunOptions("histology", "fedavg", "smoke", given=given), tmp_path / "run")
 
 
 def test_a_method_that_needs_all_images_in_one_place_is_refused(tmp_path: Path) -> None:
     server, _ = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
     with pytest.raises(UsageError, match="in one place"):
-        coordinate(server, Wish("histology", "centralized", "smoke"), tmp_path / "run")
+        coordinate(server, RunOptions("histology", "centralized", "smoke"), tmp_path / "run")
 
 
 def test_sites_that_cannot_take_part_are_named_with_their_reason(tmp_path: Path) -> None:
@@ -166,6 +166,6 @@ def test_two_runs_do_not_share_a_federation(tmp_path: Path) -> None:
 
 
 def test_classes_of_all_sites_are_joined() -> None:
-    assert joined_classes([["0", "255"], ["0", "1"]]) == ["0", "1"]
-    assert joined_classes([["0", "1", "2"], ["0", "1"]]) == ["0", "1", "2"]
-    assert joined_classes([["ill", "well"], ["well", "other"]]) == ["ill", "other", "well"]
+    assert join_classes([["0", "255"], ["0", "1"]]) == ["0", "1"]
+    assert join_classes([["0", "1", "2"], ["0", "1"]]) == ["0", "1", "2"]
+    assert join_classes([["ill", "well"], ["well", "other"]]) == ["ill", "other", "well"]

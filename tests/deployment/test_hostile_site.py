@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from loopback import Loopback, looped, make_kits
 
-from harmofl.deployment.coordinator import Wish, coordinate, is_description
+from harmofl.deployment.coordinator import RunOptions, coordinate, is_description
 from harmofl.deployment.replies import reply_of
 from harmofl.federation.messages import Reply, Request, encode
 from runs import SITES, records, tiny
@@ -60,7 +60,7 @@ def run_with_a_liar(tmp_path: Path, kind: str, change: Change) -> list[dict[str,
         loopback.__class__ = Lying
         loopback.kind, loopback.change = kind, change  # type: ignore[attr-defined]
         given = tiny() | {"federation.weights": "examples"}
-        coordinate(server, Wish("histology", "fedavg", "smoke", given=given), tmp_path / "run", wait=1)
+        coordinate(server, RunOptions("histology", "fedavg", "smoke", given=given), tmp_path / "run", wait=1)
     return records(tmp_path / "run")
 
 

@@ -12,7 +12,9 @@ from loopback import make_kits
 from folders import segmentation_folder
 from harmofl import registry
 from harmofl.deployment.kits import SiteKit
-from harmofl.deployment.participant import OwnImages, Participant, with_own
+from harmofl.deployment.own_images import OwnImages
+from harmofl.deployment.participant import Participant
+from harmofl.deployment.policy import apply_own_choices
 from harmofl.federation.messages import Reply, Request, decode_reply, encode
 from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
@@ -75,10 +77,10 @@ def test_code_and_unknown_names_are_refused(tmp_path: Path, name: str, value: An
         ({"run": "../../etc"}, "not the name of a run"),
         ({"run": "A" * 32}, "not the name of a run"),
         ({"kind": "execute"}, "must be one of"),
-        ({"round": -1}, "no number of a round"),
-        ({"round": 1.5}, "no number of a round"),
-        ({"keep": ("x",)}, "no number of a round"),
-        ({"settings": ["a"]}, "no settings"),
+        ({"round": -1}, "rounds must be whole numbers"),
+        ({"round": 1.5}, "rounds must be whole numbers"),
+        ({"keep": ("x",)}, "rounds must be whole numbers"),
+        ({"settings": ["a"]}, "settings must be a table"),
     ],
 )
 def test_fields_that_no_server_sends_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -138,7 +140,7 @@ def test_a_run_does_not_go_on_with_other_images_or_masks(tmp_path: Path, end: st
     assert "have changed" not in first.error
     (data / "site-0" / f"p0-0{end}.png").write_bytes((data / "site-0" / f"p1-0{end}.png").read_bytes())
     second = ask(tmp_path, request(settings=told), data=str(data), task="segmentation")
-    assert second.error == f"its {what} have changed since this run began"
+    assert second.error == f"its {what} have changed since this run started"
 
 
 def test_images_are_opened_once_for_all_rounds_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def asks_for_spectra(**more: Any) -> Request:
 
 def test_a_moving_average_of_spectra_is_not_shared(tmp_path: Path) -> None:
     reply = ask(tmp_path, asks_for_spectra(method__schedule="every-round"))
-    assert "only the mean of all images is shared here" in reply.error
+    assert "only the mean spectrum of all images is shared here" in reply.error
 
 
 def test_the_difference_of_two_spectra_is_not_given_away(tmp_path: Path) -> None:
@@ -210,9 +212,9 @@ def test_the_server_does_not_choose_whose_images_of_a_folder_are_used(tmp_path: 
     _, kits = make_kits(tmp_path, {"site-0": str(data)}, ["segmentation"])
     kit = kits["site-0"]
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
-    own = OwnImages.of(kit, with_own(settings, kit))
+    own = OwnImages.of(kit, apply_own_choices(settings, kit))
     hiding = settings.with_values("data", hold_out_site="site-0")
-    assert OwnImages.of(kit, with_own(hiding, kit)).fingerprint == own.fingerprint
+    assert OwnImages.of(kit, apply_own_choices(hiding, kit)).fingerprint == own.fingerprint
 
 
 def test_a_hospital_notes_what_its_own_images_are_recognized_by_and_of_others_the_names(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_a_hospital_notes_what_its_own_images_are_recognized_by_and_of_others_th
     _, kits = make_kits(tmp_path, {"A": str(data)}, ["segmentation"])
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": "there"})
     for sites, noted in ((["B", "A", "C"], ["site-0", "B", "C"]), (["A", "site-0"], ["site-0"]), (None, ["site-0"])):
-        images = OwnImages.of(kits["A"], with_own(settings.with_values("data", sites=sites), kits["A"]))
+        images = OwnImages.of(kits["A"], apply_own_choices(settings.with_values("data", sites=sites), kits["A"]))
         assert images.settings.data.sites == noted
         assert images.settings.data.fingerprints == [images.fingerprint, *[""] * (len(noted) - 1)]
         assert images.settings.data.annotations is None

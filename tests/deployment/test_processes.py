@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from harmofl.deployment.processes import Pauses, end, stoppable
+from harmofl.deployment.processes import Pauses, end_process, stoppable
 
 LISTENS = "import signal, time; print('ready', flush=True); time.sleep(60)"
 DEAF = LISTENS.replace("print", "signal.signal(signal.SIGTERM, signal.SIG_IGN); print")
@@ -37,5 +37,5 @@ def test_a_process_ends_even_if_it_does_not_listen(program: str, code: int) -> N
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        end(process, patience=0.5)
+        end_process(process, patience=0.5)
         assert process.returncode == code

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harmofl import registry
-from harmofl.deployment.coordinator import Wish, coordinate
+from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteKit, SiteSettings, write_part
 from runs import SITES, environment, hear_interrupts, tiny
@@ -37,10 +37,11 @@ with kit.lock():
 RUN = """
 import json, sys
 from pathlib import Path
-from harmofl.deployment.coordinator import Wish, coordinate
+from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import ServerKit
-wish = json.loads(sys.argv[3])
-coordinate(ServerKit.open(Path(sys.argv[1])), Wish(**wish["wish"]), Path(sys.argv[2]), wait=60, resume=wish["resume"])
+given = json.loads(sys.argv[3])
+kit, out = ServerKit.open(Path(sys.argv[1])), Path(sys.argv[2])
+coordinate(kit, RunOptions(**given["options"]), out, wait=60, resume=given["resume"])
 """
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
@@ -134,13 +135,13 @@ class Live:
     def run(self, out: Path, method: str = "fedavg", **more: Any) -> Mapping[str, Any]:
         """`harmofl deploy run`, in this process."""
         options = {name: more.pop(name) for name in ("resume", "watch", "wait") if name in more}
-        return coordinate(self.kit, wish(method, **more), out, **{"wait": 90, **options})
+        return coordinate(self.kit, run_options(method, **more), out, **{"wait": 90, **options})
 
     def start_run(self, out: Path, method: str = "fedavg", resume: bool = False, **more: Any) -> subprocess.Popen[str]:
         """The same as a process of its own."""
         import json
 
-        values = {"wish": vars(wish(method, **more)), "resume": resume}
+        values = {"options": vars(run_options(method, **more)), "resume": resume}
         return subprocess.Popen(
             [sys.executable, "-c", RUN, str(self.folder / "server"), str(out), json.dumps(values)],
             stdout=subprocess.PIPE,
@@ -185,8 +186,8 @@ def num_records(out: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
-def wish(method: str = "fedavg", **more: Any) -> Wish:
-    return Wish(TASK, method, "smoke", given=tiny(TASK, **more))
+def run_options(method: str = "fedavg", **more: Any) -> RunOptions:
+    return RunOptions(TASK, method, "smoke", given=tiny(TASK, **more))
 
 
 @contextmanager

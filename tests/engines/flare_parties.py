@@ -1,4 +1,4 @@
-"""Hospitals and servers on NVIDIA FLARE that do not behave: their own code, run with their own kit."""
+"""Sites and servers on NVIDIA FLARE that do not behave: their own code, run with their own kit."""
 
 import sys
 from pathlib import Path

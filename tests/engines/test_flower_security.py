@@ -54,7 +54,8 @@ def test_a_site_whose_key_nobody_registered_is_refused(federation: Live, imposto
     shutil.rmtree(impostor / "keys")
     make_site_key(impostor / "keys", LAST)
     federation.start(LAST)
-    told(federation, "not connected; trying again")
+    told(federation, "not connected: ")
+    federation.stop(LAST)
     *well, finding = find_engine("flower").check_site(federation.site_kit(LAST))
     assert all(found.ok for found in well)
     assert finding.what == "the server does not let this site in"
@@ -63,7 +64,7 @@ def test_a_site_whose_key_nobody_registered_is_refused(federation: Live, imposto
 def test_a_site_with_another_sites_key_is_not_taken_for_itself(federation: Live, impostor: Path) -> None:
     shutil.copy(federation.place(SECOND) / "keys" / SECOND, impostor / "keys" / LAST)
     federation.start(LAST)
-    told(federation, "not connected; trying again")  # the real one is there
+    told(federation, "not connected: ")  # the real one is there
     federation.stop(SECOND)
     wait_until(lambda: "connected\n" in federation.log(LAST).replace("not connected", ""), "it takes the other's place")
     out = federation.folder / "impostor-run"
@@ -148,22 +149,24 @@ def test_a_site_reads_and_answers_only_what_is_its_own(federation: Live) -> None
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
     from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectRequest
     from flwr.proto.node_pb2 import Node
+    from flwr.supercore.task_identity import TaskIdentity
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-    from harmofl.deployment.flower import addresses, runtime
-    from harmofl.deployment.flower.server import site_keys, superlink
+    from harmofl.deployment.flower.addresses import running_address
+    from harmofl.deployment.flower.runtime.mailbox import open_run
+    from harmofl.deployment.flower.server import open_superlink, read_site_keys
 
     kit = federation.kit
     key = load_ssh_private_key((federation.place(FIRST) / "keys" / FIRST).read_bytes(), None)
     authority = (kit.folder / "tls" / "ca.crt").read_bytes()
     signed = NodeAuthHttpInterceptor(key, key.public_key())  # type: ignore[arg-type]
     with (
-        runtime.running(superlink(kit, addresses.of_running(kit))) as mailbox,
+        open_run(open_superlink(kit, running_address(kit))) as mailbox,
         FleetHttpClient.from_server_address(kit.federation.server, False, authority, [signed]) as client,
     ):
-        nodes = {site: mailbox.present()[key].node for site, key in site_keys(kit).items() if site != LAST}
-        run = runtime.TaskIdentity.run_id
+        nodes = {site: mailbox.connections()[key].node for site, key in read_site_keys(kit).items() if site != LAST}
+        run = TaskIdentity.run_id
 
         def status(call: object, request: object) -> int:
             try:

@@ -21,6 +21,7 @@ from flare_parties import program
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, ServerKit, write_part
 from harmofl.deployment.nvflare.checks import is_welcome
+from harmofl.deployment.tls.address import Address
 from runs import SITES
 
 pytestmark = pytest.mark.engines
@@ -48,7 +49,7 @@ def federation(folder: Path) -> Iterator[Live]:
 def connected(federation: Live) -> list[str]:
     """The sites that the server could ask now."""
     with find_engine("nvflare").connect(federation.kit) as transport:
-        return sorted(transport._connected())  # type: ignore[attr-defined]
+        return sorted(transport._find_connected())  # type: ignore[attr-defined]
 
 
 def startup(folder: Path, site: str) -> Path:
@@ -95,10 +96,10 @@ def test_nobody_gets_in_without_a_certificate_of_their_own(
     while time.monotonic() < deadline:
         assert connected(federation) == [HONEST]
         time.sleep(1)
-    known = federation.kit.federation
-    assert is_welcome(known.host, known.port, startup(folder, HONEST))
-    assert not is_welcome(known.host, known.port, startup(folder, STRANGER))
-    assert not is_welcome(known.host, known.port, startup(folder, EXPIRED))
+    known = Address.parse(federation.kit.federation.server)
+    assert is_welcome(known, startup(folder, HONEST))
+    assert not is_welcome(known, startup(folder, STRANGER))
+    assert not is_welcome(known, startup(folder, EXPIRED))
     for site in spoiled:  # the same sites with what is theirs: it was the certificates that kept them out
         federation.stop(site)
         shutil.rmtree(startup(folder, site))
@@ -108,7 +109,7 @@ def test_nobody_gets_in_without_a_certificate_of_their_own(
 
 
 def test_the_port_speaks_to_nobody_without_a_certificate(federation: Live, folder: Path) -> None:
-    known = federation.kit.federation
+    known = Address.parse(federation.kit.federation.server)
     with socket.create_connection((known.host, known.port), timeout=10) as plain:
         plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
         assert refused(plain)
@@ -158,7 +159,7 @@ class Nosy(site.SiteDesk):
     def handle_event(self, event_type, fl_ctx):
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.SYSTEM_START:
-            arguments = (fl_ctx.get_engine().get_cell(), self._line._participant.kit.folder)
+            arguments = (fl_ctx.get_engine().get_cell(), self._queue._participant.kit.folder)
             threading.Thread(target=snoop, args=arguments, daemon=True).start()
 
 site.SiteDesk = Nosy
@@ -178,7 +179,7 @@ def test_a_site_can_ask_nobody_for_anything(federation: Live, folder: Path) -> N
     assert len(tried) == 8
     assert {what for what, (code, payload) in tried.items() if code == "ok" or payload != "None"} == set()
     assert HONEST in connected(federation)
-    assert "is not for it to ask" in federation.log("server")
+    assert "may not be asked" in federation.log("server")
     federation.stop(nosy)
 
 
@@ -232,7 +233,7 @@ UNGUARDED = """
 import sys
 from harmofl.deployment.nvflare import node, runtime
 runtime.guard_site = lambda cell: None
-runtime.dismiss_admins = lambda engine: None
+runtime.remove_admin_commands = lambda engine: None
 node.main(*sys.argv[1:])
 """
 
@@ -256,7 +257,7 @@ def test_a_server_that_sends_a_job_or_a_command_is_refused_at_the_site(federatio
         assert answers[f"{HONEST} train.deploy"][0] != "ok"
         assert answers[f"{unguarded} sys.shell"][1].strip() == str(folder / "sites" / unguarded / "engine")
         assert not list((folder / "sites" / HONEST / "engine").glob("**/evil*"))
-        assert "is not for it to ask" in federation.log(HONEST)
+        assert "may not be asked" in federation.log(HONEST)
     finally:
         federation.stop("server")
         federation.stop(unguarded)

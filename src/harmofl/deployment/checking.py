@@ -1,4 +1,4 @@
-"""`harmofl deploy check`: what is well at a party and what is not, in plain words, each with what to do."""
+"""`harmofl deploy check`: what is in order at a party and what is not, in plain words, with what to do."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SHOWN = 3
 
 
 def check_kit(folder: Path) -> Iterator[Finding]:
-    """Everything that is worth knowing of a party before it starts, and while it runs."""
+    """Check everything worth knowing of a party, before it starts and while it runs."""
     try:
         kit = open_kit(folder)
         engine = registry.engines.find(kit.federation.engine)
     except UsageError as error:
-        yield Finding(False, str(error), "go into a folder of `harmofl deploy init`, or correct the file")
+        yield Finding(False, str(error), "go to a folder that `harmofl deploy init` made, or correct the file")
         return
     party = f"site {kit.name}" if isinstance(kit, SiteKit) else "server"
     yield Finding(True, f"{party} of {kit.federation.name!r}, engine {engine.name}")
@@ -50,9 +50,7 @@ def check_versions(kit: ServerKit | SiteKit, engine: Engine) -> Iterator[Finding
         install = f"pip install {engine.requirements(made.harmofl, made.engine)}"
         yield Finding(False, f"versions differ: the kit was made with {'; '.join(wrong)}", install)
     else:
-        yield Finding(
-            True, f"versions match: {', '.join(f'{name} {ours}'.strip() for name, (_, ours) in pairs.items())}"
-        )
+        yield Finding(True, f"versions match: {', '.join(f'{name} {ours}' for name, (_, ours) in pairs.items())}")
     if made.torch != here.torch:
         hint = "it works, but results may differ in the last digits from those of the same version"
         yield Finding(True, f"torch {here.torch}, while the kit was made with {made.torch}", hint)
@@ -114,9 +112,9 @@ def check_space(folder: Path) -> Finding:
         there = next(place for place in (folder, *folder.parents) if place.exists())
         left = shutil.disk_usage(there).free / GIGABYTE
     except OSError as error:
-        return Finding(False, what_failed(error), "name a folder of this user's")
-    hint = "decoded images and checkpoints need room: a few gigabytes, with large data sets more"
-    return Finding(left >= LEAST_SPACE, f"{left:.1f} GB of disk are free", hint if left < LITTLE_SPACE else "")
+        return Finding(False, what_failed(error), "name a folder that this user can write to")
+    hint = "decoded images and checkpoints need a few gigabytes, large data sets more"
+    return Finding(left >= LEAST_SPACE, f"{left:.1f} GB of disk space are free", hint if left < LITTLE_SPACE else "")
 
 
 def check_writable(folder: Path, name: str) -> Finding:
@@ -126,7 +124,9 @@ def check_writable(folder: Path, name: str) -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Finding(False, f"{name}: cannot be written ({error.strerror or error})", "name a folder of this user's")
+        return Finding(
+            False, f"{name}: cannot be written ({error.strerror or error})", "name a folder that this user can write to"
+        )
     return Finding(True, f"{name}: can be written")
 
 
@@ -140,12 +140,12 @@ class Images:
 
 
 def check_images(kit: SiteKit, task: str) -> Iterator[Finding]:
-    """Whether a task that is accepted here could be trained here."""
+    """Whether a task that this site accepts could be trained here."""
     if kit.data is None:
         yield check_synthetic(kit, task)
         return
     try:
-        images = looked_at(kit, task)
+        images = inspect_images(kit, task)
     except UsageError as error:
         yield Finding(False, f"{task}: {error}", "correct `data`, `site_in_data` or `tasks` in site.toml")
         return
@@ -154,11 +154,11 @@ def check_images(kit: SiteKit, task: str) -> Iterator[Finding]:
         return
     more = f"harmofl data check --task {task} --data {kit.data}"
     if images.fatal:
-        yield Finding(False, f"{task}: {in_short(images.fatal)}", more)
+        yield Finding(False, f"{task}: {summarize(images.fatal)}", more)
     else:
         yield Finding(True, f"{task}: {images.count} images can be loaded")
     if images.remarks:
-        yield Finding(True, f"{task}: {in_short(images.remarks)}", more)
+        yield Finding(True, f"{task}: {summarize(images.remarks)}", more)
 
 
 def check_synthetic(kit: SiteKit, task: str) -> Finding:
@@ -167,13 +167,13 @@ def check_synthetic(kit: SiteKit, task: str) -> Finding:
     if kit.name in known:
         return Finding(True, f"{task}: synthetic images of {kit.name}, to try the federation")
     what = f"{task}: there is no synthetic hospital {kit.name} ({', '.join(known) or 'none at all'})"
-    return Finding(False, what, "say where this hospital's own images lie: `data` in site.toml")
+    return Finding(False, what, "say where this hospital's own images are: `data` in site.toml")
 
 
-def looked_at(kit: SiteKit, task: str) -> Images:
+def inspect_images(kit: SiteKit, task: str) -> Images:
     """Look at all of a site's images, as `harmofl data check` does."""
     from harmofl.data.check import check_images as look_at
-    from harmofl.deployment.participant import called_there
+    from harmofl.deployment.own_images import name_in_folder
     from harmofl.settings import resolve
 
     data = kit.data or Path()
@@ -182,15 +182,15 @@ def looked_at(kit: SiteKit, task: str) -> Images:
     overrides = {"data.cache": str(kit.cache), "data.folder": str(data), "data.limit": 0}
     settings, _ = resolve(task, "fedavg", overrides=overrides)
     chosen = registry.tasks.find(task)
-    called = called_there(kit, chosen.open_folder(settings.data).sites)
-    check = look_at(chosen, chosen.open_folder(settings.with_values("data", sites=[called]).data))
+    own_name = name_in_folder(kit, chosen.open_folder(settings.data).sites)
+    check = look_at(chosen, chosen.open_folder(settings.with_values("data", sites=[own_name]).data))
     fatal = tuple(str(problem) for problem in check.problems if problem.fatal)
     remarks = tuple(str(problem) for problem in check.problems if not problem.fatal)
     return Images(check.images, fatal, remarks)
 
 
-def in_short(problems: tuple[str, ...]) -> str:
-    """The first problems, and how many there are."""
+def summarize(problems: tuple[str, ...]) -> str:
+    """Name the first problems, and how many there are."""
     rest = len(problems) - SHOWN
     more = f"; and {rest} more" if rest > 0 else ""
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"

@@ -53,10 +53,12 @@ def init(
     out: Annotated[Path, typer.Option("--out", help="The folder to make; it must not exist, or be empty.")],
     task: Annotated[
         list[str],
-        typer.Option("--task", help="What sites accept to train, unless they change it; may be given several times."),
+        typer.Option(
+            "--task", help="A task that the sites will accept, unless they change it; may be given several times."
+        ),
     ] = [],  # noqa: B006
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Made-up images at every site, to try the federation.")
+        bool, typer.Option("--synthetic", help="Synthetic images at every site, to try the federation.")
     ] = False,
     name: Annotated[str, typer.Option(help="The federation's name.")] = "federation",
     plugins: PluginFiles = [],  # noqa: B006
@@ -85,7 +87,7 @@ def add_site(
     kits: Kits,
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """Make one more hospital's folder, and let the server know it.
+    """Make one more hospital's folder, and make it known to the server.
 
     For example:  harmofl deploy add-site D --kits kits
     """
@@ -101,7 +103,7 @@ def remove_site(
     name: Annotated[str, typer.Argument(help="The hospital that leaves.")],
     kits: Kits,
 ) -> None:
-    """Let the server forget a hospital: its key is no longer accepted.
+    """Make the server forget a hospital, which it then no longer lets in.
 
     For example:  harmofl deploy remove-site D --kits kits
     """
@@ -147,7 +149,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """Say what is well at this party and what is not, and what to do. Exit code 2 if something is not well.
+    """Check this party and say what to do about problems. Exit code 2 if there are any.
 
     In a party's folder:  harmofl deploy check
     """
@@ -185,9 +187,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Changes initialization and order, never the data.")] = None,
     device: Annotated[str | None, typer.Option(help="The server's own; sites choose theirs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for all sites; after them, the quorum will do.")
-    ] = 60.0,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all sites, and then for a quorum.")] = 60.0,
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")] = False,
 ) -> None:
@@ -198,7 +198,7 @@ def run(
     A run that was stopped:  harmofl deploy run --out runs/first --resume
     """
     from harmofl.console import how_to_resume, interruptible, show_summary
-    from harmofl.deployment.coordinator import Wish, coordinate
+    from harmofl.deployment.coordinator import RunOptions, coordinate
     from harmofl.deployment.kits import ServerKit, is_site
     from harmofl.displays import open_display
     from harmofl.errors import UsageError
@@ -207,16 +207,16 @@ def run(
 
     if is_site(kit):
         raise UsageError(f"--kit {kit}: a site's folder; runs are started in the server's")
-    options = {"seed": seed, "device": device}
-    given = parse_assignments(assignments) | {name: value for name, value in options.items() if value is not None}
+    own = {"seed": seed, "device": device}
+    given = parse_assignments(assignments) | {name: value for name, value in own.items() if value is not None}
     if resume and config is None:
         config = RunFolder(out).config if RunFolder(out).config.exists() else None
     file = read_toml(config) if config else {}
     load_plugins(plugins_in(file))
-    wish = Wish(task, method, preset, file, given)
+    options = RunOptions(task, method, preset, file, given)
     server = ServerKit.open(kit)
     again = ["deploy", "run", "--kit", str(kit)]
     with interruptible(lambda: how_to_resume(out, again)), open_display(quiet) as watch:
-        summary = coordinate(server, wish, out, resume, wait, watch)
+        summary = coordinate(server, options, out, resume, wait, watch)
     show_summary(summary, out)
     print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")

@@ -32,8 +32,8 @@ MOST_CHANNELS, MOST_CLASSES, LONGEST_NAME = 1024, 1024, 100
 
 
 @dataclass(frozen=True)
-class Members:
-    """The sites of one run: a site that has left the federation since is asked for nothing."""
+class RunSites:
+    """The sites of one run; a site that has left the federation since is not asked."""
 
     transport: Transport
     names: Sequence[str]
@@ -44,7 +44,7 @@ class Members:
         return list(self.names)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
-        """Ask those that are in the federation."""
+        """Ask the sites that are still in the federation."""
         registered = set(self.transport.sites(0, 0))
         yield from (Reply(site, error="no longer in the federation") for site in requests.keys() - registered)
         here = {site: request for site, request in requests.items() if site in registered}
@@ -53,8 +53,8 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is to be trained, as it was asked for."""
+class RunOptions:
+    """What to train, as the user asked for it: a task, a method, a preset, a file of settings, single settings."""
 
     task: str | None = None
     method: str | Method | None = None
@@ -63,14 +63,14 @@ class Wish:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Where images lie is each site's own to say, and a site that takes no part has none here."""
+        """Raise an error for settings that only a site, or only a run on one machine, can have."""
         values = flatten(self.file) | dict(self.given)
         for name in ("data.folder", "data.cache", "data.hold_out_site"):
             if values.get(name) is not None:
-                raise UsageError(f"{name} = {values[name]!r}: over a network only each site says where its images lie")
+                raise UsageError(f"{name} = {values[name]!r}: over a network, each site decides where its images are")
 
-    def resolved(self, synthetic: bool) -> tuple[Settings, Method]:
-        """The settings as for a folder, which is not told, or as for phantoms."""
+    def resolve(self, synthetic: bool) -> tuple[Settings, Method]:
+        """Resolve the settings as for phantoms, or as for a folder of images whose place only the sites know."""
         where = {} if synthetic else {"data.folder": AT_THE_SITES}
         settings, method = resolve(self.task, self.method, self.preset, self.file, {**self.given, **where})
         if method.pooled:
@@ -80,74 +80,84 @@ class Wish:
 
 def coordinate(
     kit: ServerKit,
-    wish: Wish,
+    options: RunOptions,
     out: Path,
     resume: bool = False,
     wait: float = 60.0,
     watch: Watch = ignore,
 ) -> Record:
-    """Train over the network and return the summary; `wait`: seconds for all sites, after which the quorum will do."""
-    wish.check()
-    wanted, _ = wish.resolved(synthetic=False)
+    """Train over the network and return the summary; `wait`: seconds to wait for all sites, and then for a quorum."""
+    options.check()
+    wanted, _ = options.resolve(synthetic=False)
     if resume:  # or an error, before anyone waits
-        begun_with(out)
+        read_config(out)
     else:
         RunFolder(out).check_unused()
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
-        names = wait_for(transport, kit.federation.sites, wanted, wait, watch)
-        settings, method = as_begun(wish, out) if resume else agreed(wish, wanted, transport, names)
+        names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
+        settings, method = (
+            resume_settings(options, out) if resume else ask_for_settings(options, wanted, transport, names)
+        )
         watch(ImagesChosen(settings.data.images_used))
-        members = Members(transport, settings.data.sites or names)
-        return run_federation(settings, method, out, resume, watch, transport=nullcontext(members))
+        sites = RunSites(transport, settings.data.sites or names)
+        return run_federation(settings, method, out, resume, watch, transport=nullcontext(sites))
 
 
-def wait_for(transport: Transport, sites: Sequence[str], settings: Settings, seconds: float, watch: Watch) -> list[str]:
-    """All sites, or after a while as many as make a quorum."""
+def wait_for_quorum(
+    transport: Transport, sites: Sequence[str], settings: Settings, seconds: float, watch: Watch
+) -> list[str]:
+    """Wait for all sites, and after a while for as many as make a quorum."""
     needed = quorum(settings, len(sites))
     watch(SitesAwaited(tuple(sites)))
     try:
         return sorted(transport.sites(len(sites), seconds))
     except RunError as error:
         timeout = settings.federation.timeout
-        logger.warning("%s; going on as soon as %d are there (waiting for %.0f s at most)", error, needed, timeout)
+        logger.warning("%s; starting as soon as %d are connected (waiting at most %.0f s)", error, needed, timeout)
         return sorted(transport.sites(needed, timeout))
 
 
-def begun_with(out: Path) -> Mapping[str, Any]:
-    """The settings of a run to go on with."""
+def read_config(out: Path) -> Mapping[str, Any]:
+    """Read the settings of a run that is to be resumed."""
     config = RunFolder(out).config
     if not config.exists():
         raise UsageError(f"{out} holds no run to resume: leave out --resume to start one")
     return flatten(read_toml(config))
 
 
-def as_begun(wish: Wish, out: Path) -> tuple[Settings, Method]:
-    """The settings as they were; what the sites said of their images stands in the run's configuration."""
-    before = begun_with(out)
-    settings, method = wish.resolved(synthetic="data.channels" not in before)
+def resume_settings(options: RunOptions, out: Path) -> tuple[Settings, Method]:
+    """Resolve the settings as they were; what the sites said of their images is in the run's configuration."""
+    before = read_config(out)
+    settings, method = options.resolve(synthetic="data.channels" not in before)
     known = {name: before[f"data.{name}"] for name in FOUND_AT_SITES if f"data.{name}" in before}
     return settings.with_values("data", **known), method
 
 
-def agreed(wish: Wish, wanted: Settings, transport: Transport, names: Sequence[str]) -> tuple[Settings, Method]:
-    """Ask the sites what their images are like, and put that into the settings."""
+def ask_for_settings(
+    options: RunOptions, wanted: Settings, transport: Transport, names: Sequence[str]
+) -> tuple[Settings, Method]:
+    """Ask the sites what their images are like, and complete the settings with it."""
     request = Request(NO_RUN, "describe", 0, settings=as_sent(wanted))
     replies = list(transport.ask(dict.fromkeys(names, request), wanted.federation.timeout))
-    told = {reply.site: reply.description for reply in replies if not reply.error and is_description(reply.description)}
-    refused = {reply.site: reply.error or "no description" for reply in replies if reply.site not in told}
+    descriptions = {
+        reply.site: reply.description for reply in replies if not reply.error and is_description(reply.description)
+    }
+    refused = {reply.site: reply.error or "no description" for reply in replies if reply.site not in descriptions}
     reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(refused.items()))
-    if len(told) < quorum(wanted, len(names)):
-        raise RunError(f"{len(told)} of {len(names)} sites can take part ({reasons})")
+    if len(descriptions) < quorum(wanted, len(names)):
+        raise RunError(f"{len(descriptions)} of {len(names)} sites can take part ({reasons})")
     if refused:
-        logger.warning("going on without some sites: %s", reasons)
-    synthetic = same("their images being synthetic", {site: words["synthetic"] for site, words in told.items()})
-    settings, method = wish.resolved(synthetic)
-    found = {"sites": list(names)} | ({} if synthetic else found_by(told, settings))
+        logger.warning("continuing without some sites: %s", reasons)
+    synthetic = common_value(
+        "their images being synthetic", {site: words["synthetic"] for site, words in descriptions.items()}
+    )
+    settings, method = options.resolve(synthetic)
+    found = {"sites": list(names)} | ({} if synthetic else combine_descriptions(descriptions, settings))
     return settings.with_values("data", **found), method
 
 
 def is_description(values: Mapping[str, Any]) -> bool:
-    """Whether a site's words are of the kinds that they should be."""
+    """Whether a site's description has the fields and types that it should have."""
     if values.get("synthetic") is True:
         return True
     channels, classes, num_train = (values.get(name) for name in ("channels", "classes", "num_train"))
@@ -160,20 +170,21 @@ def is_description(values: Mapping[str, Any]) -> bool:
     )
 
 
-def found_by(told: Mapping[str, Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
-    """What the images of all sites together decide."""
-    channels = same("channels", {site: description["channels"] for site, description in told.items()})
+def combine_descriptions(descriptions: Mapping[str, Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Decide what depends on the images of all sites together."""
+    channels = common_value("channels", {site: description["channels"] for site, description in descriptions.items()})
     sizes = settings.data.site_sizes
-    smallest = min(description["num_train"] for description in told.values())
+    smallest = min(description["num_train"] for description in descriptions.values())
     return {
         "channels": channels,
-        "classes": settings.data.classes or joined_classes([description["classes"] for description in told.values()]),
+        "classes": settings.data.classes
+        or join_classes([description["classes"] for description in descriptions.values()]),
         "site_sizes": smallest if sizes == "smallest" else sizes,
     }
 
 
-def same(what: str, values: Mapping[str, Any]) -> Any:
-    """The one value that all sites have."""
+def common_value(what: str, values: Mapping[str, Any]) -> Any:
+    """Return the one value that all sites have, or raise an error."""
     if len(set(values.values())) > 1:
         told = ", ".join(f"{site} {value}" for site, value in sorted(values.items()))
         hint = "; data.color = 'rgb' or 'grey' makes them alike" if what == "channels" else ""
@@ -181,8 +192,8 @@ def same(what: str, values: Mapping[str, Any]) -> Any:
     return next(iter(values.values()))
 
 
-def joined_classes(named: Sequence[Sequence[str]]) -> list[str]:
-    """All sites' classes; 0 and 1 at one site are 0 and 255 at another."""
+def join_classes(named: Sequence[Sequence[str]]) -> list[str]:
+    """Return all sites' classes; 0 and 1 at one site are 0 and 255 at another."""
     if all(len(names) == 2 and names[0] == "0" and names[1] in ("1", "255") for names in named):
         return ["0", min(names[1] for names in named)]
     return list(Classes.of_labels({name for names in named for name in names}, None).names)

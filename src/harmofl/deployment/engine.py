@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from harmofl import registry
 from harmofl.deployment.kits import Federation, ServerKit, SiteKit
@@ -45,6 +46,19 @@ def no_port(federation: Federation) -> int | None:
 def no_paths(names: Sequence[str]) -> Sequence[str]:
     """Keep no files of a site."""
     return ()
+
+
+def deferred(path: str) -> Callable[..., Any]:
+    """A function of another module, "module:function", which is imported when it is first called.
+
+    With it, an engine can be looked up where the package that it needs is not installed.
+    """
+
+    def call(*arguments: Any) -> Any:
+        module, _, name = path.partition(":")
+        return getattr(import_module(module), name)(*arguments)
+
+    return call
 
 
 @dataclass(frozen=True)

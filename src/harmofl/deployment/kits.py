@@ -1,6 +1,6 @@
-"""What each party of a federation holds: a folder made by `harmofl deploy init`, with its settings and keys.
+"""What each party of a federation has: a folder made by `harmofl deploy init`, with its settings and keys.
 
-What a hospital decides stands in its `site.toml`; nothing of it travels, and nothing that the server sends changes it.
+What a hospital decides is in its `site.toml`: none of it travels, and nothing that the server sends changes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Megabytes = Annotated[int, Field(ge=1, le=16384)]
 
 
 def check_tasks(names: list[str]) -> list[str]:
-    """Refuse a task that there is not."""
+    """Raise an error for an unknown task."""
     unknown = [name for name in names if name not in registry.tasks]
     if unknown:
         raise ValueError(f"some of {', '.join(registry.tasks.names())}")
@@ -38,7 +38,7 @@ def check_tasks(names: list[str]) -> list[str]:
 
 
 def check_window(ends: list[float]) -> list[float]:
-    """Refuse what is no window of intensities."""
+    """Raise an error for what is not a window of intensities."""
     if len(ends) != 2 or ends[0] >= ends[1]:
         raise ValueError("[low, high] with low below high")
     return ends
@@ -57,7 +57,7 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, **STRICT)
 
     def to_toml(self) -> str:
-        """As the file that is read back."""
+        """The text of the file, as it is read back."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
@@ -112,7 +112,7 @@ class ServerKit:
 
     @classmethod
     def open(cls, folder: Path) -> ServerKit:
-        """Read it, or say what is wrong with it."""
+        """Read the folder, or say what is wrong with it."""
         return cls(folder.resolve(), read_federation(folder))
 
     def lock(self) -> AbstractContextManager[None]:
@@ -143,7 +143,7 @@ class SiteKit:
 
     @classmethod
     def open(cls, folder: Path) -> SiteKit:
-        """Read it, or say what is wrong with it."""
+        """Read the folder, or say what is wrong with it."""
         named = read_toml(folder / SITE).get("plugins", [])
         load_plugins(folder / file for file in plugins_in({"plugins": {"files": named}}))  # tasks may come from them
         settings = read_part(SiteSettings, folder / SITE)
@@ -168,11 +168,11 @@ class SiteKit:
         return self._place(self.settings.cache)
 
     def state(self, run: str) -> Path:
-        """What the site keeps between the rounds of a run."""
+        """Where the site keeps what it needs between the rounds of a run."""
         return self._place(self.settings.state) / run
 
     def model(self, run: str) -> Path:
-        """The finished model of a run."""
+        """Where the finished model of a run is kept."""
         return self._place(self.settings.models) / run
 
     def _place(self, path: str) -> Path:
@@ -192,12 +192,12 @@ def is_site(folder: Path) -> bool:
 
 
 def open_kit(folder: Path) -> ServerKit | SiteKit:
-    """The kit in a folder, whichever party's it is."""
+    """Open the kit in a folder, whichever party's it is."""
     return SiteKit.open(folder) if is_site(folder) else ServerKit.open(folder)
 
 
 def read_federation(folder: Path) -> Federation:
-    """What all parties know."""
+    """Read what all parties know."""
     if not (folder / FEDERATION).exists():
         raise UsageError(f"{folder} holds no {FEDERATION}: it is not a folder that `harmofl deploy init` made")
     return read_part(Federation, folder / FEDERATION)

@@ -1,6 +1,6 @@
 """What a party prints while it runs: one line per request, for a terminal or a service's journal.
 
-A log may be read by people who may not see patients' files: of an error it holds the kind, and where to read more.
+A log may be read by people who may not see patients' files: it names the kind of an error, and where to read more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OneLine(logging.Formatter):
         return f"  ({kind}; `harmofl deploy check` here says what is wrong with images, --debug the rest)"
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, always: a traceback that another handler has kept is left out, too."""
+        """Always one line: a traceback that another handler has stored is left out, too."""
         record = logging.makeLogRecord(record.__dict__ | {"exc_text": None, "stack_info": None})
         return super().format(record).replace("\n", " ")
 

@@ -1,21 +1,25 @@
-"""An engine's processes, kept by ours: ended in good order, and started again after a pause."""
+"""An engine's processes, started by ours: ended in good order, and started again after a pause."""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger(__name__)
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+LAST_SECONDS = 10.0
+"""How long a process whose parent has ended may take to end in good order."""
 
 
 class Stop(BaseException):
-    """We were asked to end: not an error, and nothing that an `except Exception` may hold up."""
+    """Somebody asked us to end: not an error, and nothing that an `except Exception` may hold up."""
 
 
 @contextmanager
@@ -38,14 +42,16 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def end(process: subprocess.Popen[str] | subprocess.Popen[bytes], patience: float) -> None:
-    """End a process, and with force if it does not listen for so many seconds."""
-    process.terminate()
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def keep_running(run_once: Callable[[], str], ended: threading.Event | None = None) -> None:
+    """Run something again and again, with a pause in between, until `ended` is set; it returns why it ended."""
+    ended, pauses = ended or threading.Event(), Pauses()
+    while not ended.is_set():
+        started = time.monotonic()
+        reason = run_once()
+        if not ended.is_set():
+            pause = pauses.next(time.monotonic() - started)
+            logger.warning("%s; trying again in %.0f s", reason, pause)
+            ended.wait(pause)
 
 
 class Pauses:
@@ -55,8 +61,34 @@ class Pauses:
         self._next = SHORTEST_PAUSE
 
     def next(self, lasted: float) -> float:
-        """After an attempt that lasted so many seconds."""
+        """The pause after an attempt that lasted so many seconds."""
         if lasted > LONGEST_PAUSE:
             self._next = SHORTEST_PAUSE
         pause, self._next = self._next, min(self._next * 2, LONGEST_PAUSE)
         return pause
+
+
+def end_process(process: subprocess.Popen[str] | subprocess.Popen[bytes], patience: float) -> None:
+    """End a process, by force if it has not ended after so many seconds."""
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def end_with_parent() -> None:
+    """End this process soon after its parent, however that ended: even by kill -9.
+
+    The parent holds the other end of our standard input and never writes to it.
+    """
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(LAST_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -26,7 +26,7 @@ LONGEST_ADDRESS = 100
 
 
 class RelayError(Exception):
-    """What came is no frame."""
+    """What arrived is not a frame."""
 
 
 class Relay:
@@ -47,18 +47,18 @@ class Relay:
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """Wait for one frame; EOFError if the other end is gone, in the middle of a frame too."""
-        magic, header_length, body_length = PREFIX.unpack(self._exactly(PREFIX.size))
+        magic, header_length, body_length = PREFIX.unpack(self._read(PREFIX.size))
         if magic != MAGIC or header_length > LONGEST_HEADER or body_length > self._largest:
             raise RelayError("not a frame, or too large a one")
         try:
-            header = json.loads(self._exactly(header_length))
+            header = json.loads(self._read(header_length))
         except ValueError:
-            raise RelayError("a frame's header is no JSON") from None
+            raise RelayError("a frame's header is not JSON") from None
         if not isinstance(header, dict):
-            raise RelayError("a frame's header is no object")
-        return header, self._exactly(body_length)
+            raise RelayError("a frame's header is not an object")
+        return header, self._read(body_length)
 
-    def _exactly(self, length: int) -> bytes:
+    def _read(self, length: int) -> bytes:
         parts = bytearray(length)
         view, done = memoryview(parts), 0
         while done < length:
@@ -79,7 +79,7 @@ def open_relay(path: Path, largest: int = LARGEST_BODY) -> Relay:
     """Open the other process's socket; OSError if nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with address_of(path) as address:
+        with socket_address(path) as address:
             connection.connect(address)
     except OSError:
         connection.close()
@@ -94,7 +94,7 @@ def listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)  # from the first moment on, not after it
     try:
-        with address_of(path) as address:
+        with socket_address(path) as address:
             listener.bind(address)
     finally:
         os.umask(before)
@@ -103,7 +103,7 @@ def listen(path: Path) -> socket.socket:
 
 
 @contextmanager
-def address_of(path: Path) -> Iterator[str]:
+def socket_address(path: Path) -> Iterator[str]:
     """The path as a socket's address; too long a one is reached through its open folder, where there is /proc."""
     if len(os.fsencode(path)) <= LONGEST_ADDRESS or not Path("/proc/self/fd").exists():
         yield str(path)

@@ -26,23 +26,23 @@ def reply_of(site: str, data: bytes | str, largest: int = LARGEST_REPLY) -> Repl
         return Reply(site, error=in_plain_text(f"its answer is {error}"))
     if reply.site != site:
         return Reply(site, error=f"it answered in the name of {reply.site!r:.80}")
-    if not is_sound(reply):
+    if not has_valid_fields(reply):
         return Reply(site, error="its answer is not a message: a field has another type or name than it should")
     return replace(reply, error=in_plain_text(reply.error))
 
 
-def is_sound(reply: Reply) -> bool:
+def has_valid_fields(reply: Reply) -> bool:
     """Whether the plain fields are of their types, as JSON could hold anything."""
     return (
         all(type(number) is int and 0 <= number < LARGEST_NUMBER for number in (reply.num_examples, reply.num_steps))
         and isinstance(reply.description, dict)
         and isinstance(reply.error, str)
         and isinstance(reply.metrics, dict)
-        and all(are_of_phase(phase, values, reply.site) for phase, values in reply.metrics.items())
+        and all(is_phase(phase, values, reply.site) for phase, values in reply.metrics.items())
     )
 
 
-def are_of_phase(phase: str, values: object, site: str) -> bool:
+def is_phase(phase: str, values: object, site: str) -> bool:
     """Whether these are numbers of a phase: of training, or scores of the site's own images and no other's."""
     if phase == "train":
         return are_scores(values, "loss")

@@ -37,12 +37,12 @@ def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert addresses.listening(federation()) == Address("0.0.0.0", 8443)
-    assert addresses.on_this_machine(Address("0.0.0.0", 8443)) == "127.0.0.1:8443"
+    assert addresses.listening_address(federation()) == Address("0.0.0.0", 8443)
+    assert addresses.local_address(Address("0.0.0.0", 8443)) == "127.0.0.1:8443"
     monkeypatch.setenv(addresses.LISTEN, "127.0.0.1:9000")
-    assert addresses.listening(federation()) == Address("127.0.0.1", 9000)
+    assert addresses.listening_address(federation()) == Address("127.0.0.1", 9000)
     monkeypatch.setenv(addresses.LISTEN, "9000")
     with pytest.raises(UsageError, match="HOST:PORT"):
-        addresses.listening(federation())
+        addresses.listening_address(federation())
     with pytest.raises(RunError, match="deploy start"):
-        addresses.of_running(ServerKit(tmp_path, federation()))
+        addresses.running_address(ServerKit(tmp_path, federation()))

@@ -1,11 +1,11 @@
 """What harmofl uses of Flower beyond its public interface is still there, and does what it did."""
 
-import inspect
 import io
 import threading
 import zipfile
 from importlib import import_module
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +14,16 @@ pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from fastapi import HTTPException
 from flwr.app import RecordDict
+from flwr.supercore.run import RunNotRunningException
 
-from harmofl.deployment.flower import runtime
+from harmofl.deployment.flower.guard import Guard
+from harmofl.deployment.flower.runtime import programs
+from harmofl.deployment.flower.runtime.mailbox import application
+from harmofl.deployment.flower.runtime.messages import pack, unpack
+from harmofl.deployment.flower.runtime.operator import node_key
+from harmofl.deployment.flower.runtime.tasks import heartbeat
 
 USED = {
     "supernode.start_client_internal": ["time", "_pull_and_store_message", "_push_messages"],
@@ -41,25 +48,61 @@ def test_flower_is_the_version_that_was_read() -> None:
     assert version("flwr").startswith("1.41."), "read Flower's source again before another version is allowed"
 
 
-def test_flower_calls_what_is_replaced_through_its_module() -> None:
-    router = inspect.getsource(import_module("flwr.superlink.routers.fleet.router"))
-    assert "fleet_handlers.push_messages(" in router
-    command = inspect.getsource(import_module("flwr.superlink.cli.flower_superlink"))
-    assert "uvicorn.run(" in command
-    loop = inspect.getsource(import_module("flwr.supernode.start_client_internal"))
-    assert "time.sleep(3)" in loop
-    assert '"SuperNode ID: %s"' in loop, "what site.py listens for"
-    retry = inspect.getsource(import_module("flwr.supercore.retry.http_retry"))
-    assert "Connection attempt failed" in retry
-    assert "Connection successful" in retry
-    grid = inspect.getsource(import_module("flwr.superlink.grid.http_grid"))
-    assert "pull_objects(\n" in grid
-    assert "self._client is not None" in grid
+@pytest.fixture
+def superlink(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Flower's SuperLink as `run_superlink` changes it, without being started."""
+    command = import_module("flwr.superlink.cli.flower_superlink")
+    handlers = import_module("flwr.superlink.servicer.fleet.fleet_handlers")
+    served: list[dict[str, Any]] = []
+    monkeypatch.setattr(command, "uvicorn", SimpleNamespace(run=lambda **options: served.append(options)))
+    monkeypatch.setattr(command, "flower_superlink", lambda: command.uvicorn.run(app="Flower", port=1))
+    monkeypatch.setattr(handlers, "push_messages", lambda request, state: "pushed")
+    programs.run_superlink(b"secret")
+    return SimpleNamespace(served=served, push=handlers.push_messages)
+
+
+def test_a_superlink_answers_behind_the_guard(superlink: Any) -> None:
+    (options,) = superlink.served
+    assert isinstance(options["app"], Guard)
+    assert options["port"] == 1
+    assert not options["access_log"]
+
+
+def message(sender: int, reply_to: str) -> SimpleNamespace:
+    return SimpleNamespace(metadata=SimpleNamespace(src_node_id=sender, reply_to_message_id=reply_to))
+
+
+@pytest.mark.parametrize(("sender", "reply_to"), [(7, ""), (8, "asked")], ids=["not a reply", "in another's name"])
+def test_a_site_may_only_reply_and_only_for_itself(superlink: Any, sender: int, reply_to: str) -> None:
+    def request(*messages: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(node=SimpleNamespace(node_id=7), messages_list=list(messages))
+
+    assert superlink.push(request(message(7, "asked")), state=None) == "pushed"
+    with pytest.raises(HTTPException, match="403"):
+        superlink.push(request(message(7, "asked"), message(sender, reply_to)), state=None)
+
+
+def test_a_supernode_looks_for_messages_often_and_is_missed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = import_module("flwr.supernode.start_client_internal")
+    slept: list[float] = []
+    for module, name in [
+        (loop, "time"),
+        (loop, "_pull_and_store_message"),
+        (import_module("flwr.supercore.heartbeat"), "HEARTBEAT_DEFAULT_INTERVAL"),
+        (import_module("flwr.supernode.fleet_http_connection"), "HEARTBEAT_DEFAULT_INTERVAL"),
+    ]:
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
+    monkeypatch.setattr(programs.time, "sleep", slept.append)
+    monkeypatch.setattr(import_module("flwr.supernode.cli.flower_supernode"), "flower_supernode", lambda: None)
+    programs.run_supernode()
+    loop.time.sleep(3)  # type: ignore[attr-defined]
+    assert slept == [0.5]
+    assert import_module("flwr.supercore.heartbeat").HEARTBEAT_DEFAULT_INTERVAL == programs.HEARTBEAT == 10
 
 
 def test_a_message_whose_run_ends_while_it_is_fetched_is_cleaned_up() -> None:
     def ended(run: int, identifier: str) -> bytes:
-        raise runtime.RunNotRunningException
+        raise RunNotRunningException
 
     def pull(pull_object: Any, confirm_message_received: Any, more: str) -> int | None:
         for call in (pull_object, confirm_message_received):
@@ -68,33 +111,31 @@ def test_a_message_whose_run_ends_while_it_is_fetched_is_cleaned_up() -> None:
         assert more == "as it was"
         return None
 
-    assert runtime.tidy(pull)(pull_object=ended, confirm_message_received=ended, more="as it was") is None
+    assert programs.clean_up_after(pull)(pull_object=ended, confirm_message_received=ended, more="as it was") is None
 
 
-def test_flower_still_needs_that_cleaning_up() -> None:
-    loop = inspect.getsource(import_module("flwr.supernode.start_client_internal"))
-    assert "run_id = _pull_and_store_message(\n                state=state" in loop, "called with keywords"
-    assert issubclass(runtime.RunNotRunningException, BaseException)
-    assert not issubclass(runtime.RunNotRunningException, Exception)
+def test_the_end_of_a_run_is_an_exception_that_cleaning_up_would_miss() -> None:
+    assert issubclass(RunNotRunningException, BaseException)
+    assert not issubclass(RunNotRunningException, Exception)
 
 
 def test_bytes_come_out_of_a_message_as_they_went_in() -> None:
     data = bytes(range(256)) * 1000
-    assert runtime.unpacked(runtime.packed(data, nonce="n")) == data
+    assert unpack(pack(data, nonce="n")) == data
 
 
 def test_no_two_messages_have_the_same_name() -> None:
-    contents = [runtime.packed(b"data", nonce=nonce) for nonce in ("a", "b")]
+    contents = [pack(b"data", nonce=nonce) for nonce in ("a", "b")]
     assert contents[0].object_id != contents[1].object_id
 
 
 def test_a_message_without_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="payload"):
-        runtime.unpacked(RecordDict())
+        unpack(RecordDict())
 
 
 def test_the_submitted_code_refuses_to_run() -> None:
-    with zipfile.ZipFile(io.BytesIO(runtime.application())) as archive:
+    with zipfile.ZipFile(io.BytesIO(application())) as archive:
         code = archive.read("refusal.py")
     with pytest.raises(SystemExit, match="runs nothing"):
         exec(compile(code, "refusal.py", "exec"), {})
@@ -105,9 +146,9 @@ def public(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes
 
 
 def test_a_sites_key_is_an_elliptic_curves() -> None:
-    assert b"PUBLIC KEY" in runtime.node_key(public(ec.generate_private_key(ec.SECP384R1())))
+    assert b"PUBLIC KEY" in node_key(public(ec.generate_private_key(ec.SECP384R1())))
     with pytest.raises(ValueError, match="elliptic"):
-        runtime.node_key(public(ed25519.Ed25519PrivateKey.generate()))
+        node_key(public(ed25519.Ed25519PrivateKey.generate()))
 
 
 class SlowClient:
@@ -126,7 +167,7 @@ def test_a_heartbeat_that_outlasts_its_client_ends_in_silence() -> None:
     """An exception in the thread would be an error of this test."""
     before = set(threading.enumerate())
     client = SlowClient()
-    with runtime.beating(client, seconds=0.01):  # type: ignore[arg-type]
+    with heartbeat(client, seconds=0.01):  # type: ignore[arg-type]
         assert client.asked.wait(10)
         (thread,) = set(threading.enumerate()) - before
     client.closed.set()

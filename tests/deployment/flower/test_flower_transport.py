@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
 
 from harmofl.deployment.flower import transport as module
-from harmofl.deployment.flower.runtime import WENT_AWAY, Presence
+from harmofl.deployment.flower.runtime.mailbox import WENT_AWAY, Connection
 from harmofl.deployment.flower.transport import NOT_CONNECTED, TOO_LATE, FlowerTransport
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
@@ -23,7 +23,7 @@ class Mailbox:
     """Answers each message with what a test says; None: not yet."""
 
     def __init__(self) -> None:
-        self.here = {b"a": Presence(1, "monday"), b"b": Presence(2, "monday")}
+        self.here = {b"a": Connection(1, "monday"), b"b": Connection(2, "monday")}
         self.answers: dict[int, Callable[[], bytes | str | None]] = {
             node: lambda site=site: encode(Reply(site)) for node, site in ((1, "A"), (2, "B"))
         }
@@ -31,7 +31,7 @@ class Mailbox:
         self.posted: list[tuple[int, bytes]] = []
         self.fetched: list[str] = []
 
-    def present(self) -> dict[bytes, Presence]:
+    def connections(self) -> dict[bytes, Connection]:
         return dict(self.here)
 
     def post(self, node: int, data: bytes, seconds: float) -> str:
@@ -88,7 +88,7 @@ def test_a_site_that_goes_away_is_given_up_at_once(mailbox: Mailbox) -> None:
 
 
 def test_a_site_that_was_restarted_has_forgotten_the_request(mailbox: Mailbox) -> None:
-    mailbox.answers[2] = lambda: mailbox.here.update({b"b": Presence(2, "tuesday")})
+    mailbox.answers[2] = lambda: mailbox.here.update({b"b": Connection(2, "tuesday")})
     assert asked(mailbox) == {"A": "", "B": WENT_AWAY}
 
 

@@ -14,15 +14,15 @@ pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 
 from flare_kits import federation, write_kits
 
-from harmofl.deployment.nvflare.runtime import Heard, Presence
-from harmofl.deployment.nvflare.server import Desk, Hospitals, Members, StillThere
-from harmofl.deployment.nvflare.site import Line
+from harmofl.deployment.nvflare.runtime import Outcome, Presence
+from harmofl.deployment.nvflare.server import ConnectedSites, Desk, Members, SiteGone
+from harmofl.deployment.nvflare.site import RequestQueue
 from harmofl.deployment.relay import Relay, listen, open_relay
 from harmofl.federation.messages import decode_reply
 
 
-class Answers(Hospitals):
-    """Hospitals of which A answers, B fails, and C waits until nobody waits for it."""
+class Answers(ConnectedSites):
+    """Sites of which A answers, B fails, and C waits until nobody waits for it."""
 
     def __init__(self) -> None:
         super().__init__(engine=None, names=lambda: ["A", "B", "C"], presence=None)  # type: ignore[arg-type]
@@ -31,25 +31,25 @@ class Answers(Hospitals):
     def connected(self) -> list[str]:
         return ["A", "C"]
 
-    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> Heard:
+    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> Outcome:
         if site == "A":
-            return Heard(data[::-1])
+            return Outcome(data[::-1])
         if site == "B":
             raise ValueError("FLARE is not well")
         assert over.wait(20)
         self.given_up.set()  # type: ignore[attr-defined]
-        return Heard(b"too late")
+        return Outcome(b"too late")
 
 
 @pytest.fixture
-def hospitals() -> Answers:
+def sites() -> Answers:
     return Answers()
 
 
 @pytest.fixture
-def path(tmp_path: Path, hospitals: Answers) -> Iterator[Path]:
+def path(tmp_path: Path, sites: Answers) -> Iterator[Path]:
     listener = listen(tmp_path / "relay.sock")
-    thread = threading.Thread(target=serve, args=(Desk(hospitals, listener),), daemon=True)
+    thread = threading.Thread(target=serve, args=(Desk(sites, listener),), daemon=True)
     thread.start()
     yield tmp_path / "relay.sock"
     listener.shutdown(socket.SHUT_RDWR)
@@ -80,19 +80,19 @@ def test_requests_go_to_the_sites_and_replies_come_back(path: Path) -> None:
     run.close()
 
 
-def test_when_a_run_goes_away_nobody_waits_for_its_sites(path: Path, hospitals: Answers) -> None:
+def test_when_a_run_goes_away_nobody_waits_for_its_sites(path: Path, sites: Answers) -> None:
     run = visit(path)
     run.send({"do": "ask", "id": 1, "sites": ["C"], "timeout": 600})
     run.close()
-    assert hospitals.given_up.wait(10)  # type: ignore[attr-defined]
+    assert sites.given_up.wait(10)  # type: ignore[attr-defined]
     visit(path).close()  # and the next run finds the desk free
 
 
-def test_a_run_can_give_up_one_request(path: Path, hospitals: Answers) -> None:
+def test_a_run_can_give_up_one_request(path: Path, sites: Answers) -> None:
     run = visit(path)
     run.send({"do": "ask", "id": 1, "sites": ["C"], "timeout": 600})
     run.send({"do": "forget", "id": 1})
-    assert hospitals.given_up.wait(10)  # type: ignore[attr-defined]
+    assert sites.given_up.wait(10)  # type: ignore[attr-defined]
     run.send({"do": "sites"})
     assert run.receive()[0] == {"connected": ["A", "C"]}  # the late answer was not sent
     run.close()
@@ -118,8 +118,8 @@ def test_a_second_run_is_refused(path: Path) -> None:
 
 def test_a_site_that_has_come_back_no_longer_knows_of_the_request() -> None:
     tokens = {"A": "first"}
-    hospitals = SimpleNamespace(token=tokens.get)
-    waiting = StillThere(hospitals, "A", "first", threading.Event())  # type: ignore[arg-type]
+    sites = SimpleNamespace(token=tokens.get)
+    waiting = SiteGone(sites, "A", "first", threading.Event())  # type: ignore[arg-type]
     assert not waiting.triggered
     tokens["A"] = "second"
     assert waiting.triggered
@@ -170,7 +170,7 @@ class Slow:
 
 def test_of_requests_that_waited_only_the_newest_is_worked_on() -> None:
     participant = Slow()
-    line = Line(participant)  # type: ignore[arg-type]
+    line = RequestQueue(participant)  # type: ignore[arg-type]
     first = line.work(b"first")
     while not first.running():
         time.sleep(0.001)

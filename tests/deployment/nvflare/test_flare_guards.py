@@ -162,10 +162,10 @@ def test_who_knocks_again_and_again_does_not_fill_the_log(site: Cell, caplog: py
 
 
 def test_only_bytes_are_taken() -> None:
-    assert runtime.as_bytes(bytearray(b"ab")) == runtime.Heard(b"ab")
-    assert runtime.as_bytes(memoryview(b"ab")) == runtime.Heard(b"ab")
+    assert runtime.read_payload(bytearray(b"ab")) == runtime.Outcome(b"ab")
+    assert runtime.read_payload(memoryview(b"ab")) == runtime.Outcome(b"ab")
     for payload in [None, "text", {"a": 1}, [b"ab"]]:
-        assert runtime.as_bytes(payload).error
+        assert runtime.read_payload(payload).error
 
 
 def test_the_answer_is_sent_when_the_work_is_done() -> None:

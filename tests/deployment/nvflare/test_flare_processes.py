@@ -20,13 +20,13 @@ from harmofl.deployment.nvflare import processes
 harmofl.deployment.processes.SHORTEST_PAUSE = 0.05
 kit = Path(sys.argv[1])
 processes.command = lambda kit, client: [sys.executable, "-c", (kit / "child.py").read_text()]
-processes.keep_running(kit)
+processes.run_flare(kit)
 """
 CHILD = """
-import os, threading, time
+import os, time
 from pathlib import Path
-from harmofl.deployment.nvflare.node import leave_with_parent
-threading.Thread(target=leave_with_parent, daemon=True).start()
+from harmofl.deployment.processes import end_with_parent
+end_with_parent()
 with open(Path(os.environ["HARMOFL_KIT"]) / "pids", "a") as file:
     print(os.getpid(), file=file)
 time.sleep(60)

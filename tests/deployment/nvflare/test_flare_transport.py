@@ -12,8 +12,11 @@ import torch
 
 pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 
+from flare_kits import federation
+
+from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import transport as transport_module
-from harmofl.deployment.nvflare.transport import RelayTransport, alike, connect
+from harmofl.deployment.nvflare.transport import RelayTransport, connect, group_equal
 from harmofl.deployment.relay import Relay
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, decode_request, encode
@@ -189,10 +192,10 @@ def test_the_end_of_flares_server_is_no_sites_fault() -> None:
 
 def test_equal_requests_travel_once() -> None:
     requests = {"A": request(1, 0.5), "B": request(1, 0.25), "C": request(1, 0.5)}
-    grouped = [(float(decode_request(data).state["weight"][0]), sites) for data, sites in alike(requests)]
+    grouped = [(float(decode_request(data).state["weight"][0]), sites) for data, sites in group_equal(requests)]
     assert grouped == [(0.5, ["A", "C"]), (0.25, ["B"])]
 
 
 def test_no_server_is_a_clear_error(tmp_path: Any) -> None:
-    with pytest.raises(RunError, match="harmofl deploy start"), connect(tmp_path, SITES):
+    with pytest.raises(RunError, match="harmofl deploy start"), connect(ServerKit(tmp_path, federation(SITES))):
         pass

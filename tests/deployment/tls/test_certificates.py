@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from harmofl.deployment.tls import certificates
 from harmofl.deployment.tls.certificates import (
-    authority_of,
     issue_server_certificate,
     make_authority,
     make_site_key,
+    read_authority,
     read_certificate,
-    validity_of,
+    read_validity,
 )
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
@@ -39,7 +39,7 @@ def test_the_authority_signs_and_its_key_is_its_owners_alone(authority: Path) ->
     certificate = read_certificate(authority / "ca.crt")
     assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert (mode(authority), mode(authority / "ca.key")) == (0o700, 0o600)
-    key, _ = authority_of(authority)
+    key, _ = read_authority(authority)
     assert isinstance(key.curve, ec.SECP384R1)
 
 
@@ -70,7 +70,7 @@ def test_openssl_finds_the_chain_in_order(authority: Path, tmp_path: Path) -> No
 
 
 def test_it_lasts_as_long_as_was_said(authority: Path, tmp_path: Path) -> None:
-    validity = validity_of(issue_server_certificate(authority, ["a"], tmp_path, days=40))
+    validity = read_validity(issue_server_certificate(authority, ["a"], tmp_path, days=40))
     assert validity.days_left() == 39  # and a part of a day
     assert validity.days_left(datetime.now(UTC) + timedelta(days=41)) < 0
     assert validity.begins < datetime.now(UTC)

@@ -12,9 +12,10 @@ from harmofl.errors import RunError, UsageError
 LISTEN = "HARMOFL_LISTEN"
 """The variable for a server behind a reverse proxy: `127.0.0.1:8444` instead of the federation's port everywhere."""
 EVERYWHERE = "0.0.0.0"
+LOOPBACK = {EVERYWHERE: "127.0.0.1", "::": "::1"}
 
 
-def listening(federation: Federation) -> Address:
+def listening_address(federation: Federation) -> Address:
     """Where the SuperLink is to listen."""
     wanted = os.environ.get(LISTEN)
     if not wanted:
@@ -25,14 +26,13 @@ def listening(federation: Federation) -> Address:
     return Address(host.strip("[]"), int(port))
 
 
-def on_this_machine(address: Address) -> str:
-    """How to reach what listens there, from here."""
-    host = {EVERYWHERE: "127.0.0.1", "::": "::1"}.get(address.host, address.host)
-    return str(Address(host, address.port))
+def local_address(listening: Address) -> str:
+    """How this machine reaches what listens there."""
+    return str(Address(LOOPBACK.get(listening.host, listening.host), listening.port))
 
 
-def of_running(kit: ServerKit, patience: float = 0.0) -> str:
-    """Where the running SuperLink wrote that it listens; `patience`: seconds for one that is just being started."""
+def running_address(kit: ServerKit, patience: float = 0.0) -> str:
+    """Read where the running SuperLink listens; `patience`: seconds to wait for one that is just being started."""
     path, deadline = kit.folder / "engine" / "address", time.monotonic() + patience
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.1)

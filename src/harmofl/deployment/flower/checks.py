@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 
 from harmofl.deployment.engine import Finding
-from harmofl.deployment.flower import addresses, runtime
-from harmofl.deployment.flower.children import settle_in
-from harmofl.deployment.flower.server import is_up, site_key, superlink
+from harmofl.deployment.flower.addresses import running_address
+from harmofl.deployment.flower.children import prepare_process
+from harmofl.deployment.flower.runtime.inbox import try_to_join
+from harmofl.deployment.flower.server import is_up, open_superlink, read_site_key
 from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.tls.checks import Credentials, check_credentials, check_port, check_way
 from harmofl.errors import RunError, UsageError
@@ -32,7 +33,7 @@ def check_server(kit: ServerKit) -> Iterator[Finding]:
     yield from check_credentials(kit.folder, own)
     yield check_port(kit, own)
     for site in sorted(kit.federation.sites):
-        yield public_key(kit.folder / "keys" / f"{site}.pub", site)
+        yield check_public_key(kit.folder / "keys" / f"{site}.pub", site)
 
 
 def check_site(kit: SiteKit) -> Iterator[Finding]:
@@ -43,17 +44,17 @@ def check_site(kit: SiteKit) -> Iterator[Finding]:
     yield way
     if not way.ok:
         return
-    settle_in()
-    time = clock(kit)
-    yield time
-    if time.ok:  # otherwise the site would be refused for another reason than it seems
-        yield welcome(kit)
+    prepare_process()
+    clock = check_clock(kit)
+    yield clock
+    if clock.ok:  # otherwise the site would be refused for another reason than it seems
+        yield check_welcome(kit)
 
 
-def public_key(path: Path, site: str) -> Finding:
+def check_public_key(path: Path, site: str) -> Finding:
     """Whether a site's public key can be read."""
     try:
-        site_key(path)
+        read_site_key(path)
     except UsageError as error:
         return Finding(False, str(error), f"without it {site} is not let in")
     return Finding(True, f"{site} is registered by its key")
@@ -61,14 +62,14 @@ def public_key(path: Path, site: str) -> Finding:
 
 def is_running(kit: ServerKit) -> bool:
     """Whether the SuperLink of this kit answers."""
-    settle_in()
+    prepare_process()
     try:
-        return is_up(superlink(kit, addresses.of_running(kit)))
+        return is_up(open_superlink(kit, running_address(kit)))
     except RunError:
         return False
 
 
-def clock(kit: SiteKit) -> Finding:
+def check_clock(kit: SiteKit) -> Finding:
     """Whether this machine's clock agrees with the server's, as signatures carry the time."""
     with httpx.Client(verify=ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))) as client:
         answer = client.get(f"https://{kit.federation.server}/", timeout=SECONDS)
@@ -76,17 +77,15 @@ def clock(kit: SiteKit) -> Finding:
         ahead = (datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])).total_seconds()
     except (KeyError, ValueError):
         return Finding(True, "the server does not tell the time")
-    well = -BEHIND < ahead < AHEAD
-    return Finding(
-        well, f"this clock is {ahead:+.0f} s from the server's", "" if well else "set it, for example by NTP"
-    )
+    ok = -BEHIND < ahead < AHEAD
+    return Finding(ok, f"this clock is {ahead:+.0f} s from the server's", "" if ok else "set it, for example by NTP")
 
 
-def welcome(kit: SiteKit) -> Finding:
+def check_welcome(kit: SiteKit) -> Finding:
     """Whether the server knows this site's key; a site that runs has been let in or says so in its log."""
     try:
         with kit.lock():
-            runtime.introduce(
+            try_to_join(
                 kit.federation.server,
                 (kit.folder / "tls" / "ca.crt").read_bytes(),
                 (kit.folder / "keys" / kit.name).read_bytes(),

@@ -1,7 +1,7 @@
-"""What the server's one port offers to whom: sites reach the fleet's paths, and only the operator all others.
+"""Who may use what of the server's one port: sites the fleet's paths, and only the operator all others.
 
 Flower answers sites, operators and applications on one port, and asks operators for nothing: whoever reaches the
-port could register a site, stop a run or read its log. This guard stands before all of it. It knows no Flower.
+port could register a site, stop a run or read its log. This guard stands in front of all that; it imports no Flower.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
-"""All that sites need, and all that a reverse proxy may pass on."""
+"""Everything that sites need, and all that a reverse proxy may forward."""
 
 OPERATOR = "x-harmofl-operator"
-"""The header in which the operator, who can read the server's secret, says so."""
+"""The header by which the operator proves to know the server's secret."""
 
 LARGEST_BODY = 16 * 2**20
-"""Of one request: messages travel in parts of 5 MiB, so a larger body is no message's."""
+"""Of one request: messages travel in parts of 5 MiB, so a larger body is not part of one."""
 
 
 def operator_key(secret: bytes) -> str:
-    """What the operator's header holds; the secret itself never travels."""
+    """Compute the content of the operator's header; the secret itself never travels."""
     return hmac.new(secret, b"harmofl operator", hashlib.sha256).hexdigest()
 
 
 class Guard:
-    """Lets through what may pass to an application, and answers the rest itself."""
+    """Forwards what is allowed to an application, and answers the rest itself."""
 
     def __init__(self, application: Application, secret: bytes) -> None:
         self._application = application
@@ -63,7 +63,7 @@ class Guard:
 
 
 def body_refusal(headers: MutableMapping[bytes, bytes]) -> int | None:
-    """A status for a body that nobody has measured or that is too large."""
+    """Return the status that refuses a body of unknown length or one that is too large."""
     length = headers.get(b"content-length", b"")
     if not length.isdigit():
         return 411

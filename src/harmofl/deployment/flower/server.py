@@ -9,10 +9,11 @@ from pathlib import Path
 
 import httpx
 
-from harmofl.deployment.flower import addresses, runtime
-from harmofl.deployment.flower.children import Child, settle_in
+from harmofl.deployment.flower.addresses import listening_address, local_address
+from harmofl.deployment.flower.children import Child, prepare_process
+from harmofl.deployment.flower.runtime.operator import Superlink, is_answering, node_key, register
 from harmofl.deployment.kits import ServerKit
-from harmofl.deployment.processes import Pauses, stoppable
+from harmofl.deployment.processes import keep_running, stoppable
 from harmofl.deployment.tls.address import Address
 from harmofl.errors import RunError, UsageError
 from harmofl.files import PRIVATE, write_whole
@@ -24,45 +25,36 @@ STARTS_WITHIN = 60.0
 
 def serve(kit: ServerKit) -> None:
     """Run a SuperLink until we are stopped; one that ends by itself is started again."""
-    settle_in()
-    engine = kit.folder / "engine"
+    prepare_process()
+    listening, engine = listening_address(kit.federation), kit.folder / "engine"
     engine.mkdir(parents=True, exist_ok=True)
     write_whole(engine / "secret", secrets.token_bytes(32), PRIVATE)  # new each time: nobody needs the old one
     try:
         with stoppable():
-            keep_up(kit, engine / "secret")
+            keep_running(lambda: run_once(kit, listening))
     finally:
         for name in ("address", "secret"):
             (engine / name).unlink(missing_ok=True)
 
 
-def keep_up(kit: ServerKit, secret: Path) -> None:
-    """One SuperLink after the other."""
-    address = addresses.listening(kit.federation)
-    here, keys, pauses = addresses.on_this_machine(address), site_keys(kit), Pauses()
-    while True:
-        started = time.monotonic()
-        run_once(kit, arguments(kit, secret, address), here, keys)
-        time.sleep(pauses.next(time.monotonic() - started))
-
-
-def run_once(kit: ServerKit, arguments: list[str], here: str, keys: dict[str, bytes]) -> None:
-    """Start a SuperLink, let the sites in, and wait for its end."""
-    engine = kit.folder / "engine"
-    child = Child("superlink", arguments, engine)
+def run_once(kit: ServerKit, listening: Address) -> str:
+    """Start a SuperLink, let the sites in, and wait for its end; return the reason."""
+    engine, keys = kit.folder / "engine", read_site_keys(kit)
+    superlink = open_superlink(kit, local_address(listening))
+    child = Child("superlink", superlink_arguments(kit, listening), engine)
     try:
-        wait_until_up(child, superlink(kit, here))
-        runtime.register(superlink(kit, here), keys)
-        write_whole(engine / "address", here + "\n")
+        wait_until_up(child, superlink)
+        register(superlink, keys)
+        write_whole(engine / "address", superlink.address + "\n")
         logger.info("listening at %s for %s", kit.federation.server, ", ".join(keys))
         child.process.wait()
-        logger.warning("Flower's SuperLink ended and is started again: %s", child.last_words())
+        return f"Flower's SuperLink ended: {child.last_words()}"
     finally:
         child.stop()
 
 
-def wait_until_up(child: Child, superlink: runtime.Superlink) -> None:
-    """Return once it answers; a SuperLink that cannot even start is an error that trying again does not mend."""
+def wait_until_up(child: Child, superlink: Superlink) -> None:
+    """Return once it answers; a SuperLink that cannot even start is an error, as trying again would not help."""
     deadline = time.monotonic() + STARTS_WITHIN
     while not is_up(superlink):
         if child.ended or time.monotonic() > deadline:
@@ -70,46 +62,46 @@ def wait_until_up(child: Child, superlink: runtime.Superlink) -> None:
         time.sleep(0.1)
 
 
-def is_up(superlink: runtime.Superlink) -> bool:
+def is_up(superlink: Superlink) -> bool:
     """Whether it answers, and to our secret: another server on the same port would not."""
     try:
-        return runtime.answers(superlink)
+        return is_answering(superlink)
     except httpx.HTTPError:
         return False
 
 
-def superlink(kit: ServerKit, address: str) -> runtime.Superlink:
-    """The SuperLink as its operator sees it."""
+def open_superlink(kit: ServerKit, address: str) -> Superlink:
+    """Read what the operator needs to reach the SuperLink."""
     try:
         secret = (kit.folder / "engine" / "secret").read_bytes()
         authority = (kit.folder / "tls" / "ca.crt").read_bytes()
     except OSError as error:
         raise RunError(f"{error.filename}: {error.strerror}: is the server started (`harmofl deploy start`)?") from None
-    return runtime.Superlink(address, authority, secret)
+    return Superlink(address, authority, secret)
 
 
-def arguments(kit: ServerKit, secret: Path, address: Address) -> list[str]:
+def superlink_arguments(kit: ServerKit, listening: Address) -> list[str]:
     """Ours, then Flower's. All is kept in memory: no site's update is written to the server's disk."""
-    tls = kit.folder / "tls"
+    tls, secret = kit.folder / "tls", kit.folder / "engine" / "secret"
     return [
         str(secret),
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
         *("--ssl-ca-certfile", str(tls / "ca.crt")),
         *("--ssl-certfile", str(tls / "server.crt"), "--ssl-keyfile", str(tls / "server.key")),
-        *("--host", address.host, "--port", str(address.port)),
+        *("--host", listening.host, "--port", str(listening.port)),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
     ]
 
 
-def site_keys(kit: ServerKit) -> dict[str, bytes]:
-    """The public keys of the federation's sites, as Flower stores them."""
-    return {site: site_key(kit.folder / "keys" / f"{site}.pub") for site in sorted(kit.federation.sites)}
+def read_site_keys(kit: ServerKit) -> dict[str, bytes]:
+    """Read the public keys of the federation's sites, as Flower stores them."""
+    return {site: read_site_key(kit.folder / "keys" / f"{site}.pub") for site in sorted(kit.federation.sites)}
 
 
-def site_key(path: Path) -> bytes:
-    """One site's public key."""
+def read_site_key(path: Path) -> bytes:
+    """Read one site's public key."""
     try:
-        return runtime.node_key(path.read_bytes())
+        return node_key(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not a site's public key: {error}") from None

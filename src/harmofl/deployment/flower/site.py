@@ -9,10 +9,10 @@ import time
 
 import httpx
 
-from harmofl.deployment.flower import runtime
-from harmofl.deployment.flower.children import Child, free_port, settle_in
+from harmofl.deployment.flower.children import Child, free_port, prepare_process
+from harmofl.deployment.flower.runtime.inbox import Answer, Inbox
 from harmofl.deployment.kits import SiteKit
-from harmofl.deployment.processes import Pauses, stoppable
+from harmofl.deployment.processes import keep_running, stoppable
 from harmofl.files import PRIVATE, write_whole
 
 logger = logging.getLogger(__name__)
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY = 0.1
 
 
-def join(kit: SiteKit, answer: runtime.Answer) -> None:
-    """Answer the server's messages until we are stopped. What Flower brings as code is never looked at."""
-    settle_in()
+def join(kit: SiteKit, answer: Answer) -> None:
+    """Answer the server's messages until we are stopped. Code that Flower brings along is never looked at."""
+    prepare_process()
     node = Node(kit)
     try:
         with stoppable():
@@ -42,8 +42,8 @@ class Node:
         self._engine = kit.folder / "engine"
         self._stopped = threading.Event()
         self._child: Child | None = None
-        self._inbox: runtime.Inbox | None = None
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._inbox: Inbox | None = None
+        self._keeper = threading.Thread(target=keep_running, args=(self._run_once, self._stopped), daemon=True)
 
     def start(self) -> None:
         """Start it, in the background."""
@@ -52,13 +52,13 @@ class Node:
         self._keeper.start()
 
     def stop(self) -> None:
-        """End it, which tells the server at once that this site is gone."""
+        """End it, which lets the server know at once that this site is gone."""
         self._stopped.set()
         if self._child is not None:
             self._child.stop()
         (self._engine / "secret").unlink(missing_ok=True)
 
-    def answer_one(self, answer: runtime.Answer) -> bool:
+    def answer_one(self, answer: Answer) -> bool:
         """Answer one message if there is one; whatever goes wrong with it, there will be others."""
         inbox = self._inbox
         try:
@@ -67,43 +67,33 @@ class Node:
             return False
         except Exception as error:
             logger.warning("%s: a message could not be answered (%s)", self._kit.name, type(error).__name__)
-            self._start_anew()
+            self._restart()
             return False
 
-    def _start_anew(self) -> None:
-        """A SuperNode waits for the rest of an answer for ever; one that is started again does not."""
+    def _restart(self) -> None:
+        """End the SuperNode, which would wait for the rest of an answer for ever; another one is started."""
         if self._child is not None:
             self._child.process.terminate()
             self._inbox = None
 
-    def _keep(self) -> None:
-        pauses = Pauses()
-        while not self._stopped.is_set():
-            started = time.monotonic()
-            reason = self._run_once()
-            if self._stopped.is_set():
-                return
-            pause = pauses.next(time.monotonic() - started)
-            logger.warning("%s: not connected; trying again in %.0f s: %s", self._kit.name, pause, reason)
-            self._stopped.wait(pause)
-
     def _run_once(self) -> str:
-        """One life of the SuperNode; why it ended."""
+        """Run the SuperNode to its end; return the reason."""
         try:
-            child = self._started()
+            child = self._start_child()
             child.process.wait()
-            return child.last_words()
+            reason = child.last_words()
         except OSError as error:  # no memory, no space: it may pass
-            return str(error)
+            reason = str(error)
         finally:
             self._inbox = None
+        return f"{self._kit.name}: not connected: {reason}"
 
-    def _started(self) -> Child:
-        """A fresh port and a fresh secret each time: what is left of the last one is good for nothing."""
+    def _start_child(self) -> Child:
+        """Start a SuperNode, with a new port and a new secret each time: the last ones are of no use to anybody."""
         port, secret = free_port(), secrets.token_bytes(32)
         write_whole(self._engine / "secret", secret, PRIVATE)
-        self._child = Child("supernode", self._arguments(port), self._engine, self._heard)
-        self._inbox = runtime.Inbox(f"127.0.0.1:{port}", secret)
+        self._child = Child("supernode", self._arguments(port), self._engine, self._notice)
+        self._inbox = Inbox(f"127.0.0.1:{port}", secret)
         if self._stopped.is_set():  # between its start and now
             self._child.stop()
         return self._child
@@ -118,7 +108,7 @@ class Node:
             *("--auth-supernode-private-key", str(kit.folder / "keys" / kit.name)),
         ]
 
-    def _heard(self, line: str) -> None:
+    def _notice(self, line: str) -> None:
         if "SuperNode ID" in line or "Connection successful" in line:
             logger.info("%s: connected", self._kit.name)
         elif "Connection attempt failed" in line:

@@ -1,9 +1,8 @@
-"""Flower's SuperNode as a child of `harmofl deploy start`: python -m … PARENT [Flower's own options]."""
+"""Flower's SuperNode as a child of `harmofl deploy start`: python -m … [Flower's own options]."""
 
-import sys
-
-from harmofl.deployment.flower.runtime import leave_with, run_supernode
+from harmofl.deployment.flower.runtime.programs import run_supernode
+from harmofl.deployment.processes import end_with_parent
 
 if __name__ == "__main__":
-    leave_with(int(sys.argv.pop(1)))
+    end_with_parent()
     run_supernode()

@@ -1,4 +1,4 @@
-"""Bytes to a site and back over Flower: nothing but that."""
+"""Bytes to the sites and back over Flower, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import httpx
 
 from harmofl.deployment.engine import NOT_CONNECTED, TOO_LATE, wait_for_sites
-from harmofl.deployment.flower import addresses, runtime
-from harmofl.deployment.flower.children import settle_in
-from harmofl.deployment.flower.server import is_up, site_keys, superlink
+from harmofl.deployment.flower.addresses import running_address
+from harmofl.deployment.flower.children import prepare_process
+from harmofl.deployment.flower.runtime.mailbox import WENT_AWAY, Connection, Mailbox, is_lost, open_run
+from harmofl.deployment.flower.server import is_up, open_superlink, read_site_keys
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.replies import LARGEST_REPLY, reply_of
 from harmofl.errors import RunError
@@ -29,19 +30,19 @@ LEEWAY = 30.0
 """Seconds for which Flower keeps a message longer than we wait, so that it is we who say that a site is late."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0
 
-LOST = "the server (Flower's SuperLink) is gone or was restarted: start it if need be, then continue with --resume"
+LOST = "the server (Flower's SuperLink) is gone or was restarted: start it if necessary, then continue with --resume"
 
 
 @contextmanager
 def connect(kit: ServerKit) -> Iterator[FlowerTransport]:
     """Reach the sites for as long as a run lasts."""
-    settle_in()
-    server = superlink(kit, addresses.of_running(kit, JUST_STARTED))
+    prepare_process()
+    server = open_superlink(kit, running_address(kit, JUST_STARTED))
     if not is_up(server):  # what a killed server left does not answer
         raise RunError(f"{kit.folder}: the server is not running: start it with `harmofl deploy start`")
     try:
-        with runtime.running(server) as mailbox:
-            yield FlowerTransport(mailbox, site_keys(kit))
+        with open_run(server) as mailbox:
+            yield FlowerTransport(mailbox, read_site_keys(kit))
     except httpx.HTTPError as error:
         logger.debug("lost the SuperLink", exc_info=error)
         raise RunError(LOST) from None
@@ -50,91 +51,91 @@ def connect(kit: ServerKit) -> Iterator[FlowerTransport]:
 class FlowerTransport:
     """The sites of a federation, each known by its key."""
 
-    def __init__(self, mailbox: runtime.Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST_REPLY) -> None:
+    def __init__(self, mailbox: Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST_REPLY) -> None:
         self._mailbox = mailbox
         self._keys = dict(keys)
         self._largest = largest
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """All sites, as soon as so many are connected."""
-        return wait_for_sites(self._keys, self._connected, minimum, timeout)
+        return wait_for_sites(self._keys, self._find_connected, minimum, timeout)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Send each site its request; yield replies as they come, one per site."""
         exchange = Exchange(self._mailbox, timeout)
         try:
-            here = self._connected()
+            here = self._find_connected()
             for site in sorted(requests):
                 if site in here:
                     exchange.send(site, here[site], requests[site])
                 else:
                     yield Reply(site, error=NOT_CONNECTED)
-            for site, outcome in exchange.outcomes(self._connected):
+            for site, outcome in exchange.outcomes(self._find_connected):
                 yield reply_of(site, outcome, self._largest)
         finally:
             exchange.ended.set()
 
-    def _connected(self) -> dict[str, runtime.Presence]:
-        present = self._mailbox.present()
-        return {site: present[key] for site, key in self._keys.items() if key in present}
+    def _find_connected(self) -> dict[str, Connection]:
+        connections = self._mailbox.connections()
+        return {site: connections[key] for site, key in self._keys.items() if key in connections}
 
 
 @dataclass
 class Exchange:
     """The requests of one round that are under way; a site's outcome is the bytes that it answered, or a reason."""
 
-    mailbox: runtime.Mailbox
+    mailbox: Mailbox
     timeout: float
     ended: threading.Event = field(default_factory=threading.Event)
-    _waiting: dict[str, runtime.Presence] = field(default_factory=dict)
+    _waiting: dict[str, Connection] = field(default_factory=dict)
     _answers: queue.SimpleQueue[tuple[str, bytes | str | Exception]] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         self._deadline = time.monotonic() + self.timeout
 
-    def send(self, site: str, presence: runtime.Presence, request: Request) -> None:
+    def send(self, site: str, connection: Connection, request: Request) -> None:
         """Send one request. Flower stores equal parts of messages once, however many sites they are for."""
-        identifier = self.mailbox.post(presence.node, encode(request), self.timeout + LEEWAY)
-        self._waiting[site] = presence
+        identifier = self.mailbox.post(connection.node, encode(request), self.timeout + LEEWAY)
+        self._waiting[site] = connection
         if not identifier:
             self._answers.put((site, NOT_CONNECTED))
             return
         threading.Thread(target=self._fetch, args=(site, identifier), daemon=True).start()
 
-    def outcomes(self, connected: Callable[[], Mapping[str, runtime.Presence]]) -> Iterator[tuple[str, bytes | str]]:
+    def outcomes(self, connected: Callable[[], Mapping[str, Connection]]) -> Iterator[tuple[str, bytes | str]]:
         """Each site's outcome, as soon as it is known."""
         while self._waiting:
             try:
                 site, outcome = self._answers.get(timeout=LOOK_EVERY)
             except queue.Empty:
-                yield from self._given_up(connected())
+                yield from self._give_up(connected())
                 continue
             if isinstance(outcome, Exception):
                 raise outcome
             if self._waiting.pop(site, None) is not None:
                 yield site, outcome
 
-    def _given_up(self, here: Mapping[str, runtime.Presence]) -> Iterator[tuple[str, str]]:
+    def _give_up(self, here: Mapping[str, Connection]) -> Iterator[tuple[str, str]]:
         late = time.monotonic() > self._deadline
-        for site, presence in list(self._waiting.items()):
-            if late or here.get(site) != presence:  # a site that was restarted has forgotten the request
+        for site, connection in list(self._waiting.items()):
+            if late or here.get(site) != connection:  # a site that was restarted has forgotten the request
                 del self._waiting[site]
-                yield site, TOO_LATE if late else runtime.WENT_AWAY
+                yield site, TOO_LATE if late else WENT_AWAY
 
     def _fetch(self, site: str, identifier: str) -> None:
         """Wait for one answer, in a thread of its own: a site that sends slowly holds up no other's."""
         wait = SHORTEST_WAIT
         while not self.ended.wait(wait):
             wait = min(wait * 1.1, LONGEST_WAIT)
-            found = self._found(identifier)
-            if found is not None:
-                self._answers.put((site, found))
+            outcome = self._look_for_answer(identifier)
+            if outcome is not None:
+                self._answers.put((site, outcome))
                 return
 
-    def _found(self, identifier: str) -> bytes | str | Exception | None:
+    def _look_for_answer(self, identifier: str) -> bytes | str | Exception | None:
         try:
             return self.mailbox.fetch(identifier)
         except Exception as error:
-            if runtime.is_lost(error):
+            if is_lost(error):
                 return error
             return f"its answer cannot be read ({type(error).__name__})"  # what its bytes made of Flower's reading

@@ -12,15 +12,15 @@ SERVER = "harmofl-server"
 ORGANIZATION = "harmofl"
 ENGINE = "engine"
 KIT_VARIABLE = "HARMOFL_KIT"
-"""How a FLARE process learns whose it is: its own machine says so, never the other side."""
+"""How a FLARE process learns which kit it works for: from its own machine, never from the other side."""
 
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 RESERVED = {"server", SERVER, "nan", "inf", "infinity", "true", "false", "yes", "no", "t", "f", "y", "n", "on", "off"}
-"""Names that FLARE keeps to itself, or takes for a number or an answer on its command line."""
+"""Names that FLARE reserves, or reads as a number or an answer on its command line."""
 
 
 def client_name(site: str) -> str:
-    """A site's name at FLARE, which gives dots a meaning of its own and keeps some names to itself."""
+    """A site's name at FLARE, which gives dots a meaning of its own and reserves some names."""
     if PLAIN.fullmatch(site) and site.lower() not in RESERVED and not site.startswith("site-"):
         return site
     return "site-" + hashlib.sha256(site.encode()).hexdigest()[:24]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-import threading
 from pathlib import Path
 
 from harmofl.deployment.nvflare.names import ORGANIZATION
+from harmofl.deployment.processes import end_with_parent
 
 SERVER_PROGRAM = "nvflare.private.fed.app.server.server_train"
 CLIENT_PROGRAM = "nvflare.private.fed.app.client.client_train"
 
 HEARTBEAT = 4
-"""Seconds; a server that was started again knows its sites after so long."""
+"""Seconds after which a restarted server knows its sites."""
 
 
 def main(workspace: str, client: str | None = None) -> None:
     """Run FLARE's server, or its client under a name, in a workspace."""
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    end_with_parent()
     (Path(workspace) / "log").mkdir(exist_ok=True)
     settings = ["secure_train=true", f"org={ORGANIZATION}", "config_folder="]
     if client is None:
@@ -29,13 +28,6 @@ def main(workspace: str, client: str | None = None) -> None:
         settings += [f"uid={client}", f"heart_beat_interval={HEARTBEAT}"]
     sys.argv = [program, "-m", workspace, "-s", configuration, "--set", *settings]
     runpy.run_module(program, run_name="__main__", alter_sys=True)
-
-
-def leave_with_parent() -> None:
-    """The parent holds the other end of our input and never writes: its end, even by kill -9, ends us."""
-    while os.read(0, 1024):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Keeps one FLARE process running in the foreground, starts it again when it dies, and leaves none behind."""
+"""Keeps one FLARE process running in the foreground, restarts it when it dies, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from harmofl.deployment.nvflare.names import KIT_VARIABLE, workspace
-from harmofl.deployment.processes import Pauses, end, stoppable
+from harmofl.deployment.kits import ServerKit, SiteKit
+from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, workspace
+from harmofl.deployment.processes import end_process, keep_running, stoppable
 
 logger = logging.getLogger(__name__)
 
@@ -19,21 +19,25 @@ LAST_WORDS = 5.0
 """Seconds that FLARE has to end in good order."""
 
 
-def keep_running(kit: Path, client: str | None = None) -> None:
+def serve(kit: ServerKit) -> None:
+    """Run FLARE's server until it is stopped."""
+    run_flare(kit.folder)
+
+
+def join(kit: SiteKit) -> None:
+    """Run FLARE's client, which answers requests, until it is stopped."""
+    run_flare(kit.folder, client_name(kit.name))
+
+
+def run_flare(kit: Path, client: str | None = None) -> None:
     """Run FLARE for a kit until SIGTERM or Ctrl-C."""
     logger.info("NVIDIA FLARE runs; its log is in %s", workspace(kit) / "log")
-    pauses = Pauses()
     with stoppable():
-        while True:
-            started = time.monotonic()
-            code = run_once(kit, client)
-            pause = pauses.next(time.monotonic() - started)
-            logger.warning("NVIDIA FLARE ended (exit code %s); it starts again in %.0f seconds", code, pause)
-            time.sleep(pause)
+        keep_running(lambda: run_once(kit, client))
 
 
-def run_once(kit: Path, client: str | None) -> int:
-    """One life of the process; it ends with us at the latest."""
+def run_once(kit: Path, client: str | None) -> str:
+    """Run the process to its end, which comes with ours at the latest; return the reason."""
     log = workspace(kit) / "log"
     log.mkdir(parents=True, exist_ok=True)
     with (
@@ -47,17 +51,17 @@ def run_once(kit: Path, client: str | None) -> int:
         ) as process,
     ):
         try:
-            return process.wait()
+            return f"NVIDIA FLARE ended (exit code {process.wait()})"
         finally:
-            end(process, LAST_WORDS)
+            end_process(process, LAST_WORDS)
 
 
 def command(kit: Path, client: str | None) -> Sequence[str]:
-    """What is run."""
+    """The command that starts FLARE's process."""
     own = [] if client is None else [client]
     return [sys.executable, "-m", "harmofl.deployment.nvflare.node", str(workspace(kit)), *own]
 
 
 def environment(kit: Path) -> dict[str, str]:
-    """Ours, and whose process it is."""
+    """Our environment, and which kit the process works for."""
     return {**os.environ, KIT_VARIABLE: str(kit), "GRPC_VERBOSITY": "ERROR", "PYTHONUNBUFFERED": "1"}

@@ -29,30 +29,30 @@ LARGEST_MESSAGE = 2**31 + 2**20
 AUTHORITY_FILE = "cert.json"
 STARTUP_FILES = {"client.crt", "client.key", "server.crt", "server.key", "rootCA.pem", "fed_client.json"}
 STARTUP_FILES |= {"fed_server.json"}
-"""What a FLARE process reads; its start scripts stay out, as `harmofl deploy start` takes their place."""
+"""What a FLARE process reads; its start scripts are left out, as `harmofl deploy start` replaces them."""
 
 NOBODY: Mapping[str, Any] = {
     "format_version": "1.0",
     "permissions": dict.fromkeys(["project_admin", "org_admin", "lead", "member"], "none"),
 }
-"""FLARE's policy on who may submit jobs, read logs, run commands or stop a party: nobody may anything."""
+"""FLARE's policy on who may submit jobs, read logs, run commands or stop a party: nobody."""
 
 COMMUNICATION: Mapping[str, Any] = {
     "allow_adhoc_conns": False,
     "streaming_max_blob_size": LARGEST_MESSAGE,
-    # FLARE opens a port on the loopback for job processes. There are none: nobody gets in without a certificate.
+    # FLARE opens a port on the loopback for job processes, of which there are none: it takes a certificate to get in.
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls", "secure": True}},
 }
 
 
 def provision(federation: Federation, folder: Path) -> None:
-    """Add FLARE's part to the kits of those who have none yet; the others' stay as they are."""
+    """Add FLARE's part to the kits that have none yet; the others stay as they are."""
     authority = folder / "authority" / "nvflare"
     new_sites = [site for site in federation.sites if not (folder / "sites" / site / ENGINE).exists()]
     if not new_sites and (folder / "server" / ENGINE).exists():
         return
     with tempfile.TemporaryDirectory(dir=folder, prefix=".nvflare-") as scratch:
-        made = provisioned(federation, new_sites, authority, Path(scratch))
+        made = run_provisioner(federation, new_sites, authority, Path(scratch))
         if not (folder / "server" / ENGINE).exists():
             listen_as_reached(made / SERVER / "startup" / "fed_server.json", federation)
             place(made / SERVER, folder / "server" / ENGINE, server_resources())
@@ -60,8 +60,8 @@ def provision(federation: Federation, folder: Path) -> None:
             place(made / client_name(site), folder / "sites" / site / ENGINE, site_resources())
 
 
-def provisioned(federation: Federation, sites: list[str], authority: Path, scratch: Path) -> Path:
-    """Let FLARE make the kits of the server and of some sites, signed by the federation's own authority."""
+def run_provisioner(federation: Federation, sites: list[str], authority: Path, scratch: Path) -> Path:
+    """Let FLARE make its files for the server and some sites, signed by the federation's own authority."""
     project = Project(federation.name, "harmofl federation")
     address = Address.parse(federation.server)
     props = {"fed_learn_port": address.port, "admin_port": address.port, "default_host": address.host}
@@ -85,14 +85,14 @@ def provisioned(federation: Federation, sites: list[str], authority: Path, scrat
 
 
 def listen_as_reached(path: Path, federation: Federation) -> None:
-    """A server that sites reach on the loopback listens on nothing else."""
+    """Make a server that sites reach on the loopback listen on nothing else."""
     configuration = json.loads(path.read_text(encoding="utf-8"))
     configuration["servers"][0]["service"]["target"] = federation.server
     path.write_text(json.dumps(configuration, indent=2) + "\n", encoding="utf-8")
 
 
 def keep_authority(state: Path, authority: Path) -> None:
-    """Keep what signs further sites, and no party's private key."""
+    """Keep what signs for sites that join later, and no party's private key."""
     everything = json.loads(state.read_text(encoding="utf-8"))
     root = {key: everything[key] for key in (CtxKey.ROOT_CERT, CtxKey.ROOT_PRI_KEY)}
     authority.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -100,7 +100,7 @@ def keep_authority(state: Path, authority: Path) -> None:
 
 
 def place(made: Path, engine: Path, resources: Mapping[str, Any]) -> None:
-    """Move a party's certificates into its kit, with a configuration that lets nobody but us in."""
+    """Move a party's certificates into its kit, with a configuration that admits nobody but us."""
     for path in list((made / "startup").iterdir()):
         if path.name not in STARTUP_FILES:
             path.unlink()
@@ -121,7 +121,7 @@ def place(made: Path, engine: Path, resources: Mapping[str, Any]) -> None:
 
 
 def site_resources() -> dict[str, Any]:
-    """A site runs our desk and no job: no launcher, and no class that a job could name."""
+    """Configure a site to run our component and no job: no launcher, and no class that a job could name."""
     return {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
@@ -133,7 +133,7 @@ def site_resources() -> dict[str, Any]:
 
 
 def server_resources() -> dict[str, Any]:
-    """The server has no job manager either."""
+    """Configure the server in the same way, without a job manager."""
     server = {"admin_storage": "transfer", "max_num_clients": 1000, "heart_beat_timeout": 600, "admin_timeout": 10.0}
     return {
         "format_version": 2,
@@ -145,7 +145,7 @@ def server_resources() -> dict[str, Any]:
 
 
 def log_configuration() -> dict[str, Any]:
-    """What we do goes to the terminal too; of FLARE only what went wrong, into a file that never outgrows its limit."""
+    """Log what we do to the terminal; of FLARE only warnings, to a file of limited size."""
     file = {
         "class": "logging.handlers.RotatingFileHandler",
         "formatter": "line",
@@ -163,6 +163,6 @@ def log_configuration() -> dict[str, Any]:
         "root": {"level": "WARNING", "handlers": ["file"]},
         "loggers": {
             "harmofl": {"level": "INFO", "handlers": ["terminal"]},
-            "nvflare.private.fed.server.job_runner": {"level": "CRITICAL"},  # it misses its jobs
+            "nvflare.private.fed.server.job_runner": {"level": "CRITICAL"},  # it complains about missing jobs
         },
     }

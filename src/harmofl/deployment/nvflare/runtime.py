@@ -68,22 +68,22 @@ REPLIES = (CellChannel.RETURN_ONLY, f"{CHANNEL}:{TOPIC}")
 
 
 class Signal(Protocol):
-    """What FLARE looks at while it waits, a few times a second."""
+    """What FLARE looks at a few times a second while it waits."""
 
     @property
     def triggered(self) -> bool:
-        """Whether to wait no longer."""
+        """Whether to stop waiting."""
 
 
 @dataclass(frozen=True)
-class Heard:
+class Outcome:
     """Bytes from the other side, or why there are none."""
 
     data: bytes | bytearray | memoryview = b""
     error: str = ""
 
 
-def ask(cell: Cell, client: str, data: bytes, timeout: float, signal: Signal) -> Heard:
+def ask(cell: Cell, client: str, data: bytes, timeout: float, signal: Signal) -> Outcome:
     """Send bytes to a site and wait for those that it answers."""
     reply = cell.send_request(
         channel=CHANNEL,
@@ -96,35 +96,35 @@ def ask(cell: Cell, client: str, data: bytes, timeout: float, signal: Signal) ->
     )
     code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
     if signal.triggered and code != ReturnCode.OK:
-        return Heard(error="it went away before it had answered")
+        return Outcome(error="it went away before it answered")
     if code != ReturnCode.OK:
-        return Heard(error=f"its answer did not arrive ({code})")
-    return as_bytes(reply.payload)
+        return Outcome(error=f"its answer did not arrive ({code})")
+    return read_payload(reply.payload)
 
 
-def as_bytes(payload: object) -> Heard:
-    """Bytes; FLARE would bring other things too, if the other side sent them."""
+def read_payload(payload: object) -> Outcome:
+    """Return the bytes of a message; FLARE would deliver other things, too, if the other side sent them."""
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        return Heard(payload)
-    return Heard(error="it sent something that is not bytes")
+        return Outcome(payload)
+    return Outcome(error="it sent something that is not bytes")
 
 
 def answer_with(cell: Cell, work: Callable[[bytes], Future[bytes]]) -> None:
-    """Answer the server's requests; FLARE sends what the future brings, whenever that is."""
+    """Answer the server's requests; FLARE sends the future's result, whenever there is one."""
 
     def handle(request: Message) -> Future[Message] | Message:
-        heard = as_bytes(request.payload)
-        if heard.error:
+        received = read_payload(request.payload)
+        if received.error:
             return make_reply(ReturnCode.INVALID_REQUEST)
         reply: Future[Message] = Future()
-        work(bytes(heard.data)).add_done_callback(lambda done: reply.set_result(as_reply(done)))
+        work(bytes(received.data)).add_done_callback(lambda done: reply.set_result(make_answer(done)))
         return reply
 
     cell.register_request_cb(channel=CHANNEL, topic=TOPIC, cb=handle)
 
 
-def as_reply(done: Future[bytes]) -> Message:
-    """The message for what became of some work."""
+def make_answer(done: Future[bytes]) -> Message:
+    """Make the message that reports the result of some work."""
     if done.cancelled() or done.exception() is not None:
         return make_reply(ReturnCode.PROCESS_EXCEPTION)
     return make_reply(ReturnCode.OK, body=done.result())
@@ -134,10 +134,10 @@ def as_reply(done: Future[bytes]) -> Message:
 
 
 class Presence:
-    """Which sites are there: connected, heard of since they connected, and not silent for long.
+    """Which sites are present: connected, heard of since they connected, and not silent for long.
 
-    A site that starts again is connected before it has registered; until then the server knows it from before. A cut
-    network ends no connection for minutes, so silence is what tells; whatever a site sends counts, as its heartbeats
+    A restarted site is connected before it has registered; until then the server still has its old registration. A cut
+    network does not end a connection for minutes, so silence decides; whatever a site sends counts, as its heartbeats
     wait behind what it uploads.
     """
 
@@ -146,19 +146,19 @@ class Presence:
         self._tell = tell
         self._connected_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
-        self._core.set_cell_connected_cb(self._connected)
+        self._core.set_cell_connected_cb(self._note_connection)
         self._core.set_cell_disconnected_cb(lambda agent: tell(agent.get_fqcn(), "is gone"))
 
-    def _connected(self, agent: CellAgent) -> None:
+    def _note_connection(self, agent: CellAgent) -> None:
         self._connected_at[agent.get_fqcn()] = time.time()
         self._tell(agent.get_fqcn(), "is connected")
 
     def hear(self, name: str) -> None:
-        """Something came from a site."""
+        """Note that something came from a site."""
         self._heard_at[name] = time.monotonic()
 
     def token(self, client: Client | None) -> str | None:
-        """What stands for a site's present registration, if it is there: another one after each start."""
+        """Identify a site's current registration, if it is present: it changes with each start."""
         if client is None or not self._core.is_cell_connected(client.get_fqcn()):
             return None
         known = client.last_connect_time >= self._connected_at.get(client.get_fqcn(), 0.0)
@@ -167,18 +167,18 @@ class Presence:
 
 
 def guard_server(cell: Cell, clients: Callable[[], set[str]], hear: Callable[[str], None]) -> None:
-    """Let sites of the federation register and answer: no admin command, no job, no word to another site."""
+    """Let the federation's sites register and answer: no admin command, no job, no message to another site."""
 
     def refusal(message: Message) -> str:
         sender = message.get_prop(MessagePropKey.COMMON_NAME)
         if sender not in clients():
             return f"{sender!r:.80} is not in the federation"
         if message.get_header(MessageHeaderKey.ORIGIN) != sender:
-            return "it speaks in another's name"
+            return "it uses another's name"
         hear(sender)
         if message.get_header(MessageHeaderKey.DESTINATION) != ROOT:
-            return "it speaks to another site"
-        return what_is_wrong(message, TO_SERVER, REPLIES)
+            return "it is for another site"
+        return refusal_reason(message, TO_SERVER, REPLIES)
 
     guard(cell, refusal)
 
@@ -189,36 +189,36 @@ def guard_site(cell: Cell) -> None:
     def refusal(message: Message) -> str:
         if message.get_header(MessageHeaderKey.ORIGIN) != ROOT:
             return "it does not come from the server"
-        return what_is_wrong(message, TO_SITE, REQUESTS)
+        return refusal_reason(message, TO_SITE, REQUESTS)
 
     guard(cell, refusal)
 
 
-def what_is_wrong(message: Message, requests: set[tuple[str, str]], stream: tuple[str, str]) -> str:
-    """Why a message may not pass: requests only of the kinds named, and streams only of plain bytes."""
+def refusal_reason(message: Message, requests: set[tuple[str, str]], stream: tuple[str, str]) -> str:
+    """Say why a message may not pass: requests must be of these kinds, and streams of plain bytes."""
     kind = (message.get_header(MessageHeaderKey.CHANNEL, ""), message.get_header(MessageHeaderKey.TOPIC, ""))
     if message.get_header(MessageHeaderKey.MSG_TYPE) != MessageType.REQ:
         return ""  # an answer to a question of ours; FLARE drops those that it did not wait for
     if kind not in requests:
-        return f"{kind!r:.80} is not for it to ask"
+        return f"{kind!r:.80} may not be asked"
     if kind == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
-        return wrong_stream(message, stream)
+        return stream_refusal(message, stream)
     return ""
 
 
-def wrong_stream(message: Message, stream: tuple[str, str]) -> str:
-    """Every part of a stream says what it belongs to; objects, which FLARE would put together, are not for us."""
+def stream_refusal(message: Message, stream: tuple[str, str]) -> str:
+    """Say why a part of a stream may not pass: FLARE would build objects from streams that are not bytes."""
     about = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
     if about != stream:
-        return f"{about!r:.80} is not for it to send"
+        return f"{about!r:.80} may not be sent"
     encoding = message.get_header(StreamHeaderKey.PAYLOAD_ENCODING)
-    return "" if encoding in (Encoding.BYTES, Encoding.NONE) else f"{encoding!r:.80} is no encoding of bytes"
+    return "" if encoding in (Encoding.BYTES, Encoding.NONE) else f"{encoding!r:.80} is not an encoding of bytes"
 
 
 def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
-    """Look at every message that arrives, those to be passed on too, before FLARE does anything with it."""
+    """Check every message that arrives, including those to be passed on, before FLARE does anything with it."""
 
-    told = Told()
+    told = RareWarnings()
 
     def look(message: Message) -> Message | None:
         try:
@@ -227,42 +227,42 @@ def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
             reason = type(error).__name__
         if not reason:
             return None
-        told.once_in_a_while("a message was refused: %s", reason)
+        told.warn("a message was refused: %s", reason)
         return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
 
     cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=look)
 
 
-class Told:
-    """Keeps who knocks again and again from filling the log."""
+class RareWarnings:
+    """Warnings that do not fill the log when somebody keeps trying."""
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
 
-    def once_in_a_while(self, text: str, reason: str) -> None:
-        """Log a reason, unless it has been logged a moment ago."""
+    def warn(self, text: str, reason: str) -> None:
+        """Log a reason, unless it was logged a moment ago."""
         if time.monotonic() - self._told_at.get(reason, -PAUSE) < PAUSE:
             return
-        if len(self._told_at) >= MOST_REASONS:  # whoever makes up new reasons gets no memory for them
+        if len(self._told_at) >= MOST_REASONS:  # made-up reasons shall not fill the memory
             self._told_at.clear()
         self._told_at[reason] = time.monotonic()
         logger.warning(text, reason)
 
 
-def tell_of_server(cell: Cell, tell: Callable[[str], None]) -> None:
-    """Let a site know when the server comes and goes."""
+def log_server_connection(cell: Cell, tell: Callable[[str], None]) -> None:
+    """Log at a site when the server comes and goes."""
     core = cell.core_cell
     core.set_cell_connected_cb(lambda agent: tell("connected to the server"))
-    core.set_cell_disconnected_cb(lambda agent: tell("the server is gone; it is tried again and again"))
+    core.set_cell_disconnected_cb(lambda agent: tell("the server is gone; trying again"))
 
 
 def reconnect_within(seconds: int) -> None:
-    """How long a site waits at most before it tries again to reach a server that was away; FLARE's own is a minute."""
+    """Set how long a site waits at most before it tries to reach the server again; FLARE's default is a minute."""
     conn_manager.MAX_WAIT = seconds
 
 
 def close_inner_port(cell: Cell) -> None:
-    """FLARE waits on the loopback for job processes, which there are none of: stop that, and free the port."""
+    """Stop listening on the loopback for job processes, of which there are none, and free the port."""
     core = cell.core_cell
     if core.int_listener is None:
         return
@@ -273,6 +273,6 @@ def close_inner_port(cell: Cell) -> None:
         connector.driver.server.server_close()
 
 
-def dismiss_admins(engine: Any) -> None:
-    """A site takes no orders: FLARE would deploy and start what the server sends, and asks the server who may."""
+def remove_admin_commands(engine: Any) -> None:
+    """Remove FLARE's commands at a site: they would deploy and start what the server sends."""
     engine.admin_agent.processors.clear()

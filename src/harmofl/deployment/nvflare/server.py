@@ -1,4 +1,4 @@
-"""The server's end inside FLARE's server process: it passes requests on from `harmofl deploy run` to the sites."""
+"""The server's end, inside FLARE's server process: it passes requests from `harmofl deploy run` on to the sites."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 FRESH = 1.0
 """Seconds after which the federation's file is read again."""
 GRACE = 60.0
-"""Seconds that a request outlives the time that the run gives it, as only the run says when time is over."""
+"""Seconds that a request outlives the run's own timeout, as only the run decides when time is up."""
 
 
 class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
-    """Opens a socket for runs on this machine; FLARE makes it when its server starts, and it lives as long."""
+    """Opens a socket for runs on this machine; FLARE makes one when its server starts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
             runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear)
             runtime.close_inner_port(engine.get_cell())
         elif event_type == EventType.SYSTEM_START:
-            hospitals = Hospitals(engine, self._members.names, self._presence)
-            desk = Desk(hospitals, listen(relay_socket(self._folder)))
+            sites = ConnectedSites(engine, self._members.names, self._presence)
+            desk = Desk(sites, listen(relay_socket(self._folder)))
             threading.Thread(target=desk.serve, name="harmofl-relay", daemon=True).start()
             logger.info("the server is ready")
 
 
 class Members:
-    """The federation's sites as its file names them now: one that is added or removed needs no new start."""
+    """The federation's sites as its file names them now: adding or removing one needs no restart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class Members:
         self.names()
 
     def names(self) -> Sequence[str]:
-        """Those who are in the federation; a file that cannot be read changes nothing."""
+        """The sites in the federation; a file that cannot be read changes nothing."""
         if time.monotonic() - self._read_at > FRESH:
             try:
                 self._names = ServerKit.open(self._folder).federation.sites
@@ -76,18 +76,18 @@ class Members:
         return self._names
 
     def clients(self) -> set[str]:
-        """The same as FLARE calls them."""
+        """The sites under FLARE's names for them."""
         return set(map(client_name, self.names()))
 
     def tell(self, client: str, what: str) -> None:
-        """Say in the log what became of a site, by its own name."""
+        """Log what happened to a site, under its own name."""
         for site in self.names():
             if client_name(site) == client:
                 logger.info("%s %s", site, what)
 
 
 @dataclass(frozen=True)
-class Hospitals:
+class ConnectedSites:
     """The federation's sites as FLARE's server knows them."""
 
     engine: Any
@@ -95,59 +95,59 @@ class Hospitals:
     presence: runtime.Presence
 
     def token(self, site: str) -> str | None:
-        """What stands for a site's present registration, if it is there."""
+        """Identify a site's current registration, if it is present."""
         return self.presence.token(self.engine.get_client_from_name(client_name(site)))
 
     def connected(self) -> list[str]:
-        """Those that are there."""
+        """The sites that are present."""
         return [site for site in self.names() if self.token(site)]
 
-    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> runtime.Heard:
-        """Ask one site, until it answers, it goes away or the run no longer waits."""
+    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> runtime.Outcome:
+        """Ask one site, until it answers, goes away, or the run no longer waits."""
         token = self.token(site) if site in self.names() else None
         if token is None:
-            return runtime.Heard(error=NOT_CONNECTED)
-        waiting = StillThere(self, site, token, over)
+            return runtime.Outcome(error=NOT_CONNECTED)
+        waiting = SiteGone(self, site, token, over)
         return runtime.ask(self.engine.get_cell(), client_name(site), data, timeout, waiting)
 
 
 @dataclass(frozen=True)
-class StillThere:
-    """A signal to stop waiting: the site has gone, even if it has come back, or nobody waits any longer."""
+class SiteGone:
+    """A signal to stop waiting: the site is gone, even if it has come back since, or nobody waits any more."""
 
-    hospitals: Hospitals
+    sites: ConnectedSites
     site: str
     token: str
     over: threading.Event
 
     @property
     def triggered(self) -> bool:
-        """Whether to wait no longer."""
-        return self.over.is_set() or self.hospitals.token(self.site) != self.token
+        """Whether to stop waiting."""
+        return self.over.is_set() or self.sites.token(self.site) != self.token
 
 
 @dataclass
 class Desk:
-    """Serves one run at a time; when its connection ends, however it ends, nobody waits for its sites any more."""
+    """Serves one run at a time; when its connection ends, in whatever way, nobody waits for its sites any more."""
 
-    hospitals: Hospitals
+    sites: ConnectedSites
     listener: socket.socket
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self) -> None:
-        """Take connections until the process ends."""
+        """Accept connections until the process ends."""
         while True:
             connection, _ = self.listener.accept()
             threading.Thread(target=self._attend, args=(Relay(connection),), daemon=True).start()
 
     def _attend(self, relay: Relay) -> None:
         try:
-            if not self._busy.acquire(timeout=5):  # the run before may have ended a moment ago
+            if not self._busy.acquire(timeout=5):  # the previous run may have ended a moment ago
                 relay.send({"error": "another run is using this federation"})
                 return
             try:
                 relay.send({"ready": True})
-                Visit(self.hospitals, relay).attend()
+                Visit(self.sites, relay).attend()
             finally:
                 self._busy.release()
         except (OSError, EOFError):
@@ -162,7 +162,7 @@ class Desk:
 class Visit:
     """One run's connection."""
 
-    hospitals: Hospitals
+    sites: ConnectedSites
     relay: Relay
     _asked: dict[int, threading.Event] = field(default_factory=dict)
 
@@ -179,7 +179,7 @@ class Visit:
     def _handle(self, header: dict[str, Any], body: bytes) -> None:
         match header:
             case {"do": "sites"}:
-                self.relay.send({"connected": self.hospitals.connected()})
+                self.relay.send({"connected": self.sites.connected()})
             case {"do": "ask", "id": int(number), "sites": list(sites), "timeout": int() | float() as timeout}:
                 over = self._asked[number] = threading.Event()
                 for site in sites:
@@ -188,14 +188,14 @@ class Visit:
             case {"do": "forget", "id": int(number)}:
                 self._asked.pop(number, threading.Event()).set()
             case _:
-                raise RelayError("not a frame that a run sends")
+                raise RelayError("a frame that no run sends")
 
     def _ask(self, number: int, site: str, body: bytes, timeout: float, over: threading.Event) -> None:
         try:
-            heard = self.hospitals.ask(site, body, timeout, over)
+            outcome = self.sites.ask(site, body, timeout, over)
         except Exception as error:
             logger.exception("asking %s failed", site)
-            heard = runtime.Heard(error=f"NVIDIA FLARE failed ({type(error).__name__})")
+            outcome = runtime.Outcome(error=f"NVIDIA FLARE failed ({type(error).__name__})")
         if not over.is_set():
             with suppress(OSError):
-                self.relay.send({"id": number, "site": site, "error": heard.error}, heard.data)
+                self.relay.send({"id": number, "site": site, "error": outcome.error}, outcome.data)

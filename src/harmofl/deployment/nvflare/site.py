@@ -24,42 +24,42 @@ from harmofl.federation.workers import SLOW_IMPORTS
 logger = logging.getLogger(__name__)
 
 RECONNECT = 10
-"""Seconds between two tries to reach the server, at most."""
+"""Seconds at most between two attempts to reach the server."""
 PATIENCE = 20.0
-"""Seconds after which a site says that it is still not let in."""
+"""Seconds after which a site says that the server has not let it in."""
 
 
 class SiteDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
-    """Answers one request after the other; FLARE makes it when its client starts, and it lives as long."""
+    """Answers one request after the other; FLARE makes one when its client starts."""
 
     def __init__(self) -> None:
         super().__init__()
         runtime.reconnect_within(RECONNECT)
         kit = SiteKit.open(Path(os.environ[KIT_VARIABLE]))
-        self._line = Line(Participant(kit))
+        self._queue = RequestQueue(Participant(kit))
         self._registered = threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Before the client registers, shut all doors but ours; what opens later is shut later."""
+        """Before the client registers, close every way in but ours; what opens later is closed later."""
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             runtime.guard_site(engine.get_cell())
-            runtime.answer_with(engine.get_cell(), self._line.work)
-            runtime.tell_of_server(engine.get_cell(), logger.info)
-            threading.Thread(target=self._wait_aloud, daemon=True).start()
+            runtime.answer_with(engine.get_cell(), self._queue.work)
+            runtime.log_server_connection(engine.get_cell(), logger.info)
+            threading.Thread(target=self._warn_while_waiting, daemon=True).start()
         elif event_type == EventType.SYSTEM_START:
             runtime.close_inner_port(engine.get_cell())
-            runtime.dismiss_admins(engine)
+            runtime.remove_admin_commands(engine)
             self._registered.set()
             logger.info("registered with the server")
 
-    def _wait_aloud(self) -> None:
+    def _warn_while_waiting(self) -> None:
         while not self._registered.wait(PATIENCE):
             logger.warning("the server has not let this site in yet; `harmofl deploy check` says why")
 
 
-class Line:
-    """Requests wait in line; of those that waited only the newest is worked on, as the others' time is over."""
+class RequestQueue:
+    """Requests wait here; of those that waited, only the newest is answered, as nobody waits for the others."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
@@ -70,7 +70,7 @@ class Line:
             self._worker.submit(import_module, name)
 
     def work(self, data: bytes) -> Future[bytes]:
-        """The answer, some time."""
+        """Answer a request when its turn comes."""
         self._newest = number = next(self._numbers)
         return self._worker.submit(self._answer, number, data)
 

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from harmofl.deployment.engine import TOO_LATE, wait_for_sites
+from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare.names import relay_socket
 from harmofl.deployment.relay import Relay, RelayError, open_relay
 from harmofl.deployment.replies import reply_of
@@ -19,10 +19,10 @@ from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
 
 PATIENCE = 10.0
-"""Seconds in which FLARE's server answers what it knows without asking a site."""
+"""Seconds for answers that FLARE's server gives without asking a site."""
 
 LONGEST_WAIT = 3600.0
-"""Seconds of one wait for answers, as there is a longest that Python accepts; another one follows."""
+"""Seconds of one wait for answers, as Python accepts only so many; another wait follows."""
 
 Frame = tuple[dict[str, Any], bytes]
 GONE: Frame = ({"gone": True}, b"")
@@ -40,20 +40,20 @@ class RelayTransport:
         threading.Thread(target=self._listen, name="harmofl-relay", daemon=True).start()
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
-        """All of the federation, once enough of them are connected."""
-        return wait_for_sites(self._sites, self._connected, minimum, timeout)
+        """All sites of the federation, once enough of them are connected."""
+        return wait_for_sites(self._sites, self._find_connected, minimum, timeout)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
-        """Send each site its request; requests that are alike travel to FLARE's server once."""
+        """Send each site its request; equal requests travel to FLARE's server once."""
         deadline = time.monotonic() + timeout
         waiting: dict[int, set[str]] = {}
         answers: queue.Queue[Frame] = queue.Queue()
         try:
-            for data, sites in alike(requests):
+            for data, sites in group_equal(requests):
                 number = next(self._numbers)
                 waiting[number], self._answers[number] = set(sites), answers
                 self._send({"do": "ask", "id": number, "sites": sites, "timeout": timeout}, data)
-            yield from collected(answers, waiting, deadline)
+            yield from collect(answers, waiting, deadline)
         finally:
             for number in waiting:
                 self._answers.pop(number, None)
@@ -61,10 +61,10 @@ class RelayTransport:
                     self._send({"do": "forget", "id": number})
 
     def close(self) -> None:
-        """End the connection; FLARE's server then waits for no site any more."""
+        """End the connection, so that FLARE's server stops waiting for sites."""
         self._relay.close()
 
-    def _connected(self) -> list[str]:
+    def _find_connected(self) -> list[str]:
         self._send({"do": "sites"})
         try:
             header, _ = self._present.get(timeout=PATIENCE)
@@ -72,14 +72,14 @@ class RelayTransport:
             raise RunError("NVIDIA FLARE's server does not answer") from None
         if "gone" in header:
             self._present.put(GONE)
-            raise lost()
+            raise connection_lost()
         return [site for site in header["connected"] if site in self._sites]
 
     def _send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         try:
             self._relay.send(header, body)
         except OSError:
-            raise lost() from None
+            raise connection_lost() from None
 
     def _listen(self) -> None:
         with suppress(OSError, EOFError, RelayError):
@@ -94,16 +94,16 @@ class RelayTransport:
             answers.put(GONE)
 
 
-def alike(requests: Mapping[str, Request]) -> Iterable[tuple[bytes, list[str]]]:
-    """Each distinct message, encoded, with those that it is for."""
+def group_equal(requests: Mapping[str, Request]) -> Iterable[tuple[bytes, list[str]]]:
+    """Return each distinct message, encoded, with the sites that it is for."""
     messages: dict[bytes, list[str]] = {}
     for site in sorted(requests):
         messages.setdefault(encode(requests[site]), []).append(site)
     return messages.items()
 
 
-def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadline: float) -> Iterator[Reply]:
-    """One reply per site, as they arrive, until time is over."""
+def collect(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadline: float) -> Iterator[Reply]:
+    """Yield one reply per site as they arrive, until time is up."""
     while any(waiting.values()):
         try:
             header, body = answers.get(timeout=min(max(0.0, deadline - time.monotonic()), LONGEST_WAIT))
@@ -113,39 +113,39 @@ def collected(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], dead
             yield from failures(waiting, TOO_LATE)
             return
         if "gone" in header:
-            raise lost()  # no site is to blame, so none is left out of this round: it is run again when resumed
+            raise connection_lost()  # no site is to blame, so none is left out: the round is run again when resumed
         site = header["site"]
         if site in waiting[header["id"]]:
             waiting[header["id"]].remove(site)
             yield reply_of(site, header["error"] or body)
 
 
-def lost() -> RunError:
-    """What to do when FLARE's server is gone."""
+def connection_lost() -> RunError:
+    """Say what to do when FLARE's server is gone."""
     return RunError(
-        "the connection to NVIDIA FLARE's server is lost. The last checkpoint is kept: start the server again "
-        "(`harmofl deploy start`) unless it does so itself, and go on with --resume"
+        "the connection to NVIDIA FLARE's server is lost. The last checkpoint is kept: restart the server "
+        "(`harmofl deploy start`) unless it restarts itself, and continue with --resume"
     )
 
 
 def failures(waiting: Mapping[int, set[str]], reason: str) -> Iterator[Reply]:
-    """A reply for each site that gave none."""
+    """Yield a reply for each site that gave none."""
     for site in sorted(site for sites in waiting.values() for site in sites):
         yield Reply(site, error=reason)
 
 
 @contextmanager
-def connect(kit: Path, sites: Sequence[str]) -> Iterator[RelayTransport]:
-    """The transport for as long as a run lasts."""
+def connect(kit: ServerKit) -> Iterator[RelayTransport]:
+    """Reach the sites for as long as a run lasts."""
     try:
-        relay = open_relay(relay_socket(kit))
+        relay = open_relay(relay_socket(kit.folder))
         greeting, _ = relay.receive()
     except (OSError, EOFError, RelayError):
         raise RunError("NVIDIA FLARE's server is not running here: `harmofl deploy start` starts it") from None
     if "error" in greeting:
         relay.close()
         raise RunError(greeting["error"])
-    transport = RelayTransport(relay, sites)
+    transport = RelayTransport(relay, kit.federation.sites)
     try:
         yield transport
     finally:

@@ -31,7 +31,7 @@ OWN_MACHINE = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Validity:
-    """From when to when a certificate counts."""
+    """From when to when a certificate is valid."""
 
     begins: datetime
     ends: datetime
@@ -42,8 +42,8 @@ class Validity:
 
 
 @contextmanager
-def cryptography_needed() -> Iterator[None]:
-    """Say which extra brings the package."""
+def require_cryptography() -> Iterator[None]:
+    """Say which extra installs the package, if it is missing."""
     try:
         yield
     except ImportError:
@@ -52,13 +52,13 @@ def cryptography_needed() -> Iterator[None]:
 
 
 def make_authority(folder: Path, name: str = "harmofl federation") -> Path:
-    """Make the authority `ca.crt` with its key in a folder, unless it is there; return the folder."""
-    with cryptography_needed():
+    """Make an authority, `ca.crt` with its key, unless the folder has one; return the folder."""
+    with require_cryptography():
         from cryptography import x509
     if (folder / "ca.key").exists():
         return folder
     key = new_key()
-    subject = named(f"{name} authority")
+    subject = subject_name(f"{name} authority")
     signs = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -71,14 +71,14 @@ def make_authority(folder: Path, name: str = "harmofl federation") -> Path:
         decipher_only=False,
     )
     certificate = (
-        begun(subject, subject, key, AUTHORITY_DAYS)
+        start_certificate(subject, subject, key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(signs, critical=True)
     )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     write_private_key(folder / "ca.key", key)
-    write_whole(folder / "ca.crt", signed(certificate, key))
+    write_whole(folder / "ca.crt", sign(certificate, key))
     return folder
 
 
@@ -87,29 +87,29 @@ def issue_server_certificate(authority: Path, hosts: Sequence[str], folder: Path
 
     `hosts`: the names and addresses under which sites reach the server; those of its own machine are added.
     """
-    with cryptography_needed():
+    with require_cryptography():
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
-    own, issuer = authority_of(authority)
+    own, issuer = read_authority(authority)
     key = new_key()
     names = x509.SubjectAlternativeName([alternative_name(host) for host in dict.fromkeys((*hosts, *OWN_MACHINE))])
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())
     certificate = (
-        begun(named("harmofl server"), issuer.subject, key, days)
+        start_certificate(subject_name("harmofl server"), issuer.subject, key, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(names, critical=False)
         .add_extension(identifier, critical=False)
     )
     write_private_key(folder / "server.key", key)
-    write_whole(folder / "server.crt", signed(certificate, own))
+    write_whole(folder / "server.crt", sign(certificate, own))
     write_whole(folder / "ca.crt", (authority / "ca.crt").read_bytes())
     return folder / "server.crt"
 
 
 def make_site_key(folder: Path, name: str) -> Path:
     """Make a site's key, as `ssh-keygen -t ecdsa -b 384` would; return the public key's path."""
-    with cryptography_needed():
+    with require_cryptography():
         from cryptography.hazmat.primitives import serialization
     if (folder / name).exists():
         raise UsageError(f"{folder / name}: the site has a key already")
@@ -120,15 +120,15 @@ def make_site_key(folder: Path, name: str) -> Path:
     return public
 
 
-def validity_of(path: Path) -> Validity:
-    """From when to when the certificate in a file counts."""
+def read_validity(path: Path) -> Validity:
+    """Read from when to when the certificate in a file is valid."""
     certificate = read_certificate(path)
     return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The certificate in a file."""
-    with cryptography_needed():
+    """Read the certificate in a file."""
+    with require_cryptography():
         from cryptography import x509
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
@@ -138,9 +138,9 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise UsageError(f"{path}: not a certificate") from None
 
 
-def authority_of(folder: Path) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-    """The key and the certificate that `make_authority` wrote."""
-    with cryptography_needed():
+def read_authority(folder: Path) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
+    """Read the key and the certificate that `make_authority` wrote."""
+    with require_cryptography():
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     path = folder / "ca.key"
@@ -156,8 +156,8 @@ def authority_of(folder: Path) -> tuple[EllipticCurvePrivateKey, x509.Certificat
 
 
 def new_key() -> EllipticCurvePrivateKey:
-    """A key of the curve that Flower asks of sites."""
-    with cryptography_needed():
+    """Make a key, on the curve that Flower asks of sites."""
+    with require_cryptography():
         from cryptography.hazmat.primitives.asymmetric import ec
     return ec.generate_private_key(ec.SECP384R1())
 
@@ -171,16 +171,18 @@ def write_private_key(path: Path, key: EllipticCurvePrivateKey, openssh: bool = 
     write_whole(path, text, PRIVATE)
 
 
-def named(name: str) -> x509.Name:
-    """A certificate's subject."""
+def subject_name(name: str) -> x509.Name:
+    """Make the name that a certificate is for, or from."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
-def begun(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    """What all certificates have in common."""
+def start_certificate(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    """Fill in what all certificates have in common."""
     from cryptography import x509
 
     now = datetime.now(UTC)
@@ -196,15 +198,15 @@ def begun(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, d
     )
 
 
-def signed(certificate: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
-    """The signed certificate as PEM."""
+def sign(certificate: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
+    """Sign a certificate; return it as PEM."""
     from cryptography.hazmat.primitives import hashes, serialization
 
     return certificate.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
 def alternative_name(host: str) -> x509.GeneralName:
-    """A host as a certificate names it: addresses are not names."""
+    """Write a host as a certificate names it: addresses are not names."""
     from cryptography import x509
 
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from harmofl.deployment.engine import Finding
 from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.tls.address import Address
-from harmofl.deployment.tls.certificates import validity_of
+from harmofl.deployment.tls.certificates import read_validity
 from harmofl.deployment.tls.reaching import reach
 from harmofl.errors import UsageError
 
@@ -90,7 +90,7 @@ def check_certificate(path: Path, name: str) -> Finding:
     """Whether a certificate is valid now, and for how long."""
     renew = "whoever made the kits can make a new one: harmofl deploy renew --kits DIR"
     try:
-        validity = validity_of(path)
+        validity = read_validity(path)
     except UsageError as error:
         return Finding(False, str(error), "copy the kit again")
     now = datetime.now(UTC)

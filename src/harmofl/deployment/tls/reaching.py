@@ -1,4 +1,4 @@
-"""The way from a site to the server, step by step, and in words what stands in it."""
+"""The way from a site to the server, step by step, and what blocks it, in words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harmofl.deployment.tls.address import Address
 SECONDS = 10.0
 EXPIRED, NOT_YET = 10, 9
 OTHER_NAME = (62, 64)
-"""What OpenSSL says of a certificate: expired, not valid yet, for another name or address."""
-TELLING = (ConnectionRefusedError, TimeoutError, OSError)
-"""Failures of a connection, those first that came nearest to the server."""
+"""OpenSSL's codes for a certificate that has expired, is not valid yet, or is for another name or address."""
+NEAREST_FIRST = (ConnectionRefusedError, TimeoutError, OSError)
+"""Failures of a connection, those that came nearest to the server first."""
 
 
 def reach(server: Address, authority: Path, at: str = "", seconds: float = SECONDS) -> Finding:
@@ -34,31 +34,31 @@ def reach(server: Address, authority: Path, at: str = "", seconds: float = SECON
 
 
 def connect(where: str, addresses: Sequence[str], port: int, seconds: float) -> socket.socket | Finding:
-    """A connection to the first address that takes one, or why there is none."""
+    """Connect to the first address that accepts, or say why there is none."""
     failures: list[tuple[str, OSError]] = []
     for address in dict.fromkeys(addresses):
         try:
             return socket.create_connection((address, port), seconds)
         except OSError as error:
             failures.append((address, error))
-    address, reason = min(failures, key=lambda failure: how_far(failure[1]))
+    address, reason = min(failures, key=lambda failure: distance(failure[1]))
     if isinstance(reason, ConnectionRefusedError):
         hint = "start the server, or correct `server` in federation.toml"
         return Finding(False, f"{where}: nothing listens there (connection refused by {address})", hint)
     if isinstance(reason, TimeoutError):
-        hint = "a firewall swallows the connection: let this machine out to that port, and in at the server"
+        hint = "a firewall drops the connection: allow this machine out to that port, and in at the server"
         return Finding(False, f"{where}: no answer from {address} within {seconds:.0f} s", hint)
     hint = "is this machine connected to the network that leads to the server?"
     return Finding(False, f"{where}: {address} cannot be reached ({reason.strerror or reason})", hint)
 
 
-def how_far(error: OSError) -> int:
-    """The place of a failure among those of several addresses: the first is the one to tell of."""
-    return next(place for place, kind in enumerate(TELLING) if isinstance(error, kind))
+def distance(error: OSError) -> int:
+    """How far from the server an attempt failed: the nearest failure is the one to report."""
+    return next(place for place, kind in enumerate(NEAREST_FIRST) if isinstance(error, kind))
 
 
 def shake_hands(where: str, host: str, connection: socket.socket, authority: Path) -> Finding:
-    """Whether who answers is the federation's server."""
+    """Check that whoever answers is the federation's server."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
@@ -78,7 +78,7 @@ def shake_hands(where: str, host: str, connection: socket.socket, authority: Pat
 
 
 def explain_refusal(where: str, host: str, error: ssl.SSLCertVerificationError) -> Finding:
-    """Why the server's certificate is not good enough."""
+    """Say why the server's certificate is not accepted."""
     code = error.verify_code
     if code == EXPIRED:
         return Finding(False, f"{where}: the server's certificate has expired", "its operator must renew it")

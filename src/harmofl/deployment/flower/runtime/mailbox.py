@@ -1,0 +1,156 @@
+"""A run at the server, whose server application is this process: messages to sites and back."""
+
+from __future__ import annotations
+
+import functools
+import io
+import secrets
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import httpx
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode, Status, SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import http_grid
+from flwr.superlink.grid.http_grid import HttpGrid
+
+from harmofl.deployment.flower.runtime.messages import pack, unpack
+from harmofl.deployment.flower.runtime.operator import Superlink
+from harmofl.deployment.flower.runtime.tasks import TROUBLE, heartbeat
+
+WENT_AWAY = "went away during the round"
+UNAUTHORIZED = 401
+
+REFUSAL = b"raise SystemExit('harmofl runs nothing that is submitted to Flower: see `harmofl deploy --help`')\n"
+PROJECT = b"""[project]
+name = "harmofl-relay"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "harmofl"
+[tool.flwr.app.components]
+serverapp = "refusal:app"
+clientapp = "refusal:app"
+"""
+
+
+def application() -> bytes:
+    """Make the code that Flower wants with a run; if somebody runs it, it only refuses."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("pyproject.toml", PROJECT)
+        file.writestr("refusal.py", REFUSAL)
+    return archive.getvalue()
+
+
+def stop_runs(control: ControlHttpClient) -> None:
+    """End runs that a killed process has left, so that their messages no longer reach anybody."""
+    for identifier, run in control.ListRuns(ListRunsRequest()).run_dict.items():
+        if run.status.status != Status.FINISHED:
+            with suppress(httpx.HTTPStatusError):  # it has just finished by itself
+                control.StopRun(StopRunRequest(run_id=identifier))
+
+
+@contextmanager
+def open_run(superlink: Superlink) -> Iterator[Mailbox]:
+    """Start a run of Flower's whose server application is this process; it is ended whatever happens."""
+    http_grid.pull_objects = quick_pull
+    with superlink.control() as control:
+        stop_runs(control)
+        run = control.StartRun(StartRunRequest(fab=Fab(content=application()))).run_id
+        if not run:
+            raise RuntimeError("Flower did not accept the run")
+        try:
+            token = acquire_task(superlink, run)
+            with superlink.runtime(token) as client, heartbeat(client):
+                yield Mailbox(open_grid(superlink, client, token))
+                client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED))
+        except BaseException:
+            with suppress(*TROUBLE), replace(superlink, patience=0).control() as brief:
+                brief.StopRun(StopRunRequest(run_id=run))
+            raise
+
+
+quick_pull = functools.partial(http_grid.pull_objects, initial_backoff=0.1, backoff_cap=1.0)
+"""A reply is announced before its parts have arrived; Flower would look again after a second, then two, four, …"""
+
+
+def acquire_task(superlink: Superlink, run: int) -> str:
+    """Acquire the run's one task, and return its token; tasks of other runs are dropped."""
+    with superlink.runtime() as client:
+        while True:
+            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            if not found.token:
+                raise RuntimeError("Flower gave no task for the run")
+            if found.task.run_id == run:
+                return str(found.token)
+
+
+def open_grid(superlink: Superlink, client: RuntimeHttpClient, token: str) -> HttpGrid:
+    """Open what a server application sends and receives messages with."""
+    task = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+    TaskIdentity.node_id = task.context.node_id
+    grid = HttpGrid(superlink.address, root_certificates=superlink.authority, token=token)
+    grid._client = client  # its own would not say that it is the operator, and would interrupt us on a refusal
+    grid.set_run(run_from_proto(task.run))
+    return grid
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A connected site, and since when: one that was restarted meanwhile has forgotten what it was asked."""
+
+    node: int
+    since: str
+
+
+class Mailbox:
+    """Messages of a run to sites and back."""
+
+    def __init__(self, grid: HttpGrid) -> None:
+        self._grid = grid
+
+    def connections(self) -> dict[bytes, Connection]:
+        """Who is connected, by public key."""
+        nodes = self._grid.get_nodes()
+        return {node.public_key: Connection(node.node_id, node.last_activated_at) for node in nodes}
+
+    def post(self, node: int, data: bytes, seconds: float) -> str:
+        """Send bytes that expire after so many seconds; return the message's name, which nobody else can guess.
+
+        It is empty if the message was not taken, as that site has just been removed.
+        """
+        content = pack(data, nonce=secrets.token_hex(16))
+        [identifier] = [*self._grid.push_messages([Message(content, node, "query", ttl=seconds)]), ""][:1]
+        return str(identifier or "")
+
+    def fetch(self, identifier: str) -> bytes | str | None:
+        """Return the bytes that answer a message, or why there are none; None as long as there is neither."""
+        for message in self._grid.pull_messages([identifier]):
+            if message.metadata.reply_to_message_id == identifier:
+                return explain(message.error) if message.has_error() else unpack(message.content)
+        return None
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the SuperLink is gone, or no longer knows our run, as after its restart."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code == UNAUTHORIZED
+    return isinstance(error, httpx.TransportError)
+
+
+def explain(error: Error) -> str:
+    """The reason for an error, as Flower, or a site in its name, gives it."""
+    if error.code == ErrorCode.NODE_UNAVAILABLE:
+        return WENT_AWAY
+    return f"Flower's error {error.code}: {error.reason}"[:200]

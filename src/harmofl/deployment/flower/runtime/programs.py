@@ -1,0 +1,80 @@
+"""Flower's own programs, changed where they must be, as the children of `harmofl deploy start`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from fastapi import HTTPException
+from flwr.supercore.run import RunNotRunningException
+
+from harmofl.deployment.flower.guard import Guard
+
+HEARTBEAT = 10
+"""Seconds within which a site promises to be heard of; Flower calls it offline after two of them. Its default is 30."""
+FORBIDDEN = 403
+
+
+def flower_module(name: str) -> Any:
+    """Import a module of Flower's; by name, as some of its packages hide one behind a function of the same name."""
+    return import_module(f"flwr.{name}")
+
+
+def run_superlink(secret: bytes) -> None:
+    """Run a SuperLink behind our guard, where a site speaks only for itself and only to the server."""
+    command = flower_module("superlink.cli.flower_superlink")
+    fleet_handlers = flower_module("superlink.servicer.fleet.fleet_handlers")
+    serve, push = command.uvicorn.run, fleet_handlers.push_messages
+
+    def guarded(app: Any, **options: Any) -> None:
+        serve(app=Guard(app, secret), **options | {"access_log": False, "timeout_graceful_shutdown": 2})
+
+    def push_own(request: Any, state: Any) -> Any:
+        for message in request.messages_list:
+            if not message.metadata.reply_to_message_id or message.metadata.src_node_id != request.node.node_id:
+                raise HTTPException(FORBIDDEN, "not a reply of this site's own")
+        return push(request=request, state=state)
+
+    command.uvicorn = SimpleNamespace(run=guarded)
+    fleet_handlers.push_messages = push_own
+    command.flower_superlink()
+
+
+def run_supernode() -> None:
+    """Run a SuperNode that looks for messages more often, and whose absence is noticed sooner, than by default."""
+    loop = flower_module("supernode.start_client_internal")
+    loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 6))
+    loop._pull_and_store_message = clean_up_after(loop._pull_and_store_message)
+    for user in ("supercore.heartbeat", "supernode.fleet_http_connection"):
+        flower_module(user).HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
+    flower_module("supernode.cli.flower_supernode").flower_supernode()
+
+
+def clean_up_after(pull_and_store: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Clean up after a message whose run ends while its parts are being fetched.
+
+    Flower reports that end by an exception that its own cleaning up does not catch: a task would remain whose message
+    never becomes whole, and whoever acquired it would wait for hours. An ordinary exception is caught.
+    """
+
+    def pull(**arguments: Any) -> int | None:
+        for name in ("pull_object", "confirm_message_received"):
+            arguments[name] = with_ordinary_errors(arguments[name])
+        return pull_and_store(**arguments)
+
+    return pull
+
+
+def with_ordinary_errors(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a call report the end of a run by an exception like others."""
+
+    def called(*arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except RunNotRunningException:
+            raise RuntimeError("its run has ended") from None
+
+    return called

@@ -1,0 +1,98 @@
+"""What a hospital refuses, whatever the server asks: paths, endless work, and spectra that could show one image."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from harmofl.deployment.kits import SiteKit
+from harmofl.federation.client import RefusalError
+from harmofl.federation.messages import Kind, Request
+from harmofl.files import write_whole
+from harmofl.methods.pieces import Piece
+from harmofl.settings import Settings, flatten
+
+RUN = re.compile(r"[0-9a-f]{32}")
+PATHS = ("data.folder", "data.cache", "model.initial", "plugins.files")
+MOST_ROUNDS = 10**6
+MOST = {
+    "federation.threads": 64,
+    "training.local_epochs": 1000,
+    "training.batch_size": 2**16,
+    "data.images": 10**5,
+}
+"""Settings with which a server could keep this machine busy for ever, and the largest values that are accepted."""
+PIXELS = ("intensity", "color", "neighbours")
+"""Data settings with which a server could have other spectra of the same images."""
+
+
+def check_plain_fields(request: Request) -> None:
+    """Refuse what no server of ours would send; a run's name becomes part of a path here."""
+    if not (isinstance(request.run, str) and RUN.fullmatch(request.run)):
+        raise RefusalError(f"run {request.run!r:.80}: not the name of a run")
+    if request.kind not in get_args(Kind):
+        raise RefusalError(f"request {request.kind!r:.80}: must be one of {', '.join(get_args(Kind))}")
+    rounds = (request.round, *request.keep)
+    if not all(type(number) is int and 0 <= number <= MOST_ROUNDS for number in rounds):
+        raise RefusalError(f"rounds must be whole numbers from 0 to {MOST_ROUNDS}")
+    if not isinstance(request.settings, dict):
+        raise RefusalError("settings must be a table")
+
+
+def refuse_paths(wanted: Mapping[str, Any]) -> None:
+    """Refuse a request that names a place on this machine."""
+    values = flatten(wanted)
+    for name in PATHS:
+        if values.get(name):
+            raise RefusalError(f"{name} names a path, and the server does not decide where things are at this site")
+
+
+def refuse_too_much(settings: Settings) -> None:
+    """Refuse values that no training needs."""
+    values = flatten(settings.model_dump(mode="json"))
+    for name, most in MOST.items():
+        if values[name] > most:
+            raise RefusalError(f"{name} = {values[name]}: at most {most} is accepted here")
+
+
+def refuse_thin_averages(revealing: Iterable[Piece]) -> None:
+    """Refuse moving averages: one can be the spectrum of its first or last image alone, however many there are."""
+    for piece in revealing:
+        if not piece.measures_first:
+            schedule = getattr(piece, "schedule", "unknown")
+            raise RefusalError(f"method.schedule = {schedule!r}: only the mean spectrum of all images is shared here")
+
+
+def refuse_windows(settings: Settings, kit: SiteKit) -> None:
+    """Refuse a window that is not the hospital's: a narrow one leaves all images but one blank."""
+    window = settings.data.intensity
+    if isinstance(window, list) and window != kit.settings.intensity:
+        hint = "the hospital allows one window of its choice by `intensity` in its site.toml"
+        raise RefusalError(f"data.intensity = {window}: no spectrum is shared of images in this window ({hint})")
+
+
+def describe_view(settings: Settings) -> str:
+    """Say how the server's settings turn files into pixels."""
+    return ", ".join(f"{name} {getattr(settings.data, name)}" for name in PIXELS)
+
+
+def apply_own_choices(settings: Settings, kit: SiteKit) -> Settings:
+    """Replace in the server's settings what the hospital decides for itself."""
+    own = kit.settings
+    fewest = max(own.min_images_for_amplitude, settings.data.min_images_for_amplitude)
+    folder = str(kit.data) if kit.data else None
+    changed = settings.with_values(
+        "data", folder=folder, cache=str(kit.cache), hold_out_site=None, min_images_for_amplitude=fewest
+    )
+    return changed.model_copy(update={"device": own.device})
+
+
+def remember(path: Path, fingerprint: str, otherwise: str) -> None:
+    """Write down which images, or masks, something started with; refuse to continue with others."""
+    if not path.exists():
+        write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
+    elif json.loads(path.read_text(encoding="utf-8")).get("fingerprint") != fingerprint:
+        raise RefusalError(otherwise)
