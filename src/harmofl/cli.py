@@ -234,6 +234,10 @@ def report(
     folder: Annotated[
         Path, typer.Argument(help="A run's folder, a folder of runs, or an experiment's folder.", metavar="DIR")
     ],
+    reference: Annotated[
+        str | None,
+        typer.Option(help="The row of the table with which all others are compared; the plan's own by default."),
+    ] = None,
 ) -> None:
     """Write DIR/report.html, from records alone: one page that opens offline.
 
@@ -241,7 +245,7 @@ def report(
     """
     from harmofl.experiments.report import write_report
 
-    print(write_report(folder))
+    print(write_report(folder, reference))
 
 
 @app.command()

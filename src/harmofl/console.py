@@ -99,7 +99,8 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
 
 def show_table(runs: Sequence[FinishedRun]) -> None:
     """Several runs side by side."""
-    from harmofl.reporting.tables import score_table, to_rich
+    from harmofl.reporting.table_formats import to_rich
+    from harmofl.reporting.tables import score_table
 
     shown = console()
     shown.print(to_rich(score_table(runs), shown.width))
@@ -109,7 +110,7 @@ def show_results(results: Results, out: Path) -> None:
     """The table, whether differences are more than noise, what is missing, and where everything is."""
     from harmofl.experiments.writing import results_table, sentences
     from harmofl.reporting.gallery import FOLDER
-    from harmofl.reporting.tables import to_rich
+    from harmofl.reporting.table_formats import to_rich
 
     shown = console()
     if results.runs:

@@ -18,7 +18,7 @@ def write_state(folder: Path, cells: list[dict[str, Any]]) -> None:
     """An experiment's results with these cells."""
     whole = [{"path": "", "row": cell["label"], "variation": "", "held_out": None} | cell for cell in cells]
     names = {"experiment": "e", "title": "E", "task": "segmentation", "preset": "smoke", "data": None}
-    state = names | {"shows": "table", "axis": None, "cells": whole, "comparisons": []}
+    state = names | {"shows": "table", "axis": None, "cells": whole, "reference": "", "baseline": ""}
     (folder / "results.json").write_text(json.dumps(state))
 
 

@@ -6,7 +6,7 @@ import pytest
 from folders import segmentation_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.plan import read_plan
+from harmofl.experiments.plan import copy_plan, read_plan
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -239,3 +239,26 @@ def test_samples_are_drawn_without_anything_that_trains(write_plan: WritePlan, m
     assert not read_experiment(write_plan(f'{START}shows = "samples"\n')).cells
     with pytest.raises(UsageError, match=f"{field}: shows = 'samples' trains nothing"):
         read_plan(write_plan(f'{START}shows = "samples"\n{more}'))
+
+
+def test_the_reference_is_fedavg_or_the_first_row_or_the_one_named(tmp_path: Path) -> None:
+    def reference(rows: str, more: str = "") -> str:
+        path = tmp_path / "plan.toml"
+        path.write_text(f'title = "T"\ntask = "histology"\nrows = {rows}\n{more}')
+        return read_plan(path).reference_row
+
+    assert reference('["fedbn", "fedavg"]') == "FedAvg"
+    assert reference('["fedbn", "harmofl"]') == "FedBN"
+    assert reference('["fedavg", "fedbn"]', 'reference = "FedBN"') == "FedBN"
+    with pytest.raises(UsageError, match="unknown reference 'FedB'; did you mean 'FedBN'"):
+        reference('["fedavg", "fedbn"]', 'reference = "FedB"')
+
+
+def test_a_plan_is_copied_with_what_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('title = "Base"\ntask = "histology"\nrows = ["fedavg"]\nseeds = [3]\n')
+    (tmp_path / "more.toml").write_text('extends = "base.toml"\ntitle = "More"\nrows = ["fedbn"]\n')
+    copy_plan(tmp_path / "base.toml", tmp_path / "copy")
+    assert (tmp_path / "copy" / "base.toml").read_text() == (tmp_path / "base.toml").read_text()
+    copy_plan(tmp_path / "more.toml", tmp_path / "alone")
+    alone, extending = read_plan(tmp_path / "alone" / "more.toml"), read_plan(tmp_path / "more.toml")
+    assert alone.model_dump(exclude={"extends"}) == extending.model_dump(exclude={"extends"})

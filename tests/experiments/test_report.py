@@ -81,9 +81,44 @@ def test_an_experiment_says_who_is_ahead_how_surely_and_where(experiment: Path) 
     wins = "Against FedAvg, HarmoFL wins at A (+2.0 points) and C (+6.0 points); it loses at B (−2.0 points)"
     assert wins in text
     assert "Is it more than noise?" in text
-    assert "harmofl experiment tiny.toml --preset smoke --out experiment-again" in text
+    assert "harmofl experiment tiny.toml --preset smoke --out ../experiment-again" in text
     assert "harmofl train --config harmofl/seed-2/config.toml --out harmofl/seed-2-again" in text
     assert "missing" not in text.partition("<script>")[0].partition("<body>")[2]
+
+
+def test_every_line_is_compared_with_the_row_that_the_user_names(experiment: Path) -> None:
+    text = write_report(experiment, reference="HarmoFL").read_text()
+    assert '<th scope="row">FedAvg</th>\n          <td class="text">HarmoFL</td>' in text
+    assert '<th scope="row">HarmoFL</th>\n          <td class="text">FedAvg</td>' not in text
+    with pytest.raises(UsageError, match="unknown reference 'HarmFL'; did you mean 'HarmoFL'"):
+        write_report(experiment, reference="HarmFL")
+
+
+def test_runs_are_compared_with_one_that_the_user_names(two_runs: list[FinishedRun]) -> None:
+    folder = two_runs[0].folder.parent
+    assert "Is it more than noise?" not in text_of(folder)
+    assert "Is it more than noise?" in write_report(folder, reference="FedAvg").read_text()
+    with pytest.raises(UsageError, match="unknown reference 'moon'"):
+        write_report(folder, reference="moon")
+
+
+def test_images_are_named_as_seen_from_the_page(experiment: Path) -> None:
+    change(experiment, data=str(experiment.parent / "my images"))
+    command = "harmofl experiment tiny.toml --data &#39;../my images&#39; --preset smoke --out ../experiment-again"
+    assert command in text_of(experiment)
+
+
+def test_the_page_warns_where_every_method_selected_its_last_round(make_run: MakeRun) -> None:
+    scores = {"A": 0.9, "B": 0.8}
+    first = make_run("fedavg", scores, best_round=6)
+    second = make_run("harmofl", scores)
+    references = make_run("centralized", scores)
+    assert "too short" not in text_of(first.folder.parent)
+    assert "FedAvg selected its last round: training was too short" in text_of(first.folder)
+    shutil.rmtree(second.folder)
+    make_run("harmofl", scores, best_round=6)
+    assert references.summary["best_round"] == 5  # a reference is not in competition
+    assert "Every method selected its last round: training was too short" in text_of(first.folder.parent)
 
 
 def test_an_experiments_figures_are_files_too(experiment: Path) -> None:
@@ -119,7 +154,7 @@ def test_a_curve_tells_the_best_setting_of_each_row(experiment: Path) -> None:
     for cell in cells:
         x = "dc" if cell["row"] == "HarmoFL" else "none"
         cell |= {"row": "ours", "x": x}
-    change(experiment, cells=cells, shows="curve", axis="method.band")
+    change(experiment, cells=cells, shows="curve", axis="method.band", reference="ours")
     text = text_of(experiment)
     assert "ours is best at band dc (83.0\N{NO-BREAK SPACE}%) and worst at none (81.0\N{NO-BREAK SPACE}%)." in text
     assert (experiment / "figures" / "score-curve.svg").exists()
@@ -129,7 +164,7 @@ def test_named_variations_are_drawn_and_the_best_of_each_row_is_told(experiment:
     cells = cells_of(experiment)
     for cell in cells:
         cell |= {"row": "ours", "variation": "group norm" if cell["row"] == "HarmoFL" else "batch norm"}
-    change(experiment, cells=cells)
+    change(experiment, cells=cells, reference="ours", baseline="batch norm")
     text = text_of(experiment)
     assert "ours is best with group norm (83.0\N{NO-BREAK SPACE}%) and worst with batch norm (81.0" in text
     assert "of each row under each variation" in text

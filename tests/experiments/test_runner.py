@@ -1,5 +1,8 @@
+import html
 import json
 import os
+import re
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -8,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from folders import segmentation_folder
+from harmofl.cli import app
 from harmofl.errors import UsageError
 from harmofl.events import CellFinished, Event, ExperimentProgressed, RunningCell, ignore
 from harmofl.experiments.cells import read_experiment
 from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.lines import read_lines
+from harmofl.experiments.report import write_report
 from harmofl.experiments.results import gather
 from harmofl.experiments.runner import make_settle, num_jobs, run_experiment
 
@@ -42,6 +48,22 @@ def test_every_cell_is_run_once_and_never_again(write_plan: WritePlan, started: 
 
     run_experiment(plan, out, resume=True)
     assert started() == ALL
+
+
+def test_the_command_on_the_page_repeats_the_experiment_from_its_folder(
+    write_plan: WritePlan, started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, out = write_plan(), tmp_path / "out"
+    run_experiment(plan, out)
+    plan.unlink()
+    page = write_report(out).read_text(encoding="utf-8")
+    command = re.search(r"<code>(harmofl experiment [^<]*)</code>", page)
+    assert command is not None
+    monkeypatch.chdir(out)
+    assert CliRunner().invoke(app, shlex.split(html.unescape(command[1]))[1:]).exit_code == 0
+    assert started() == sorted(2 * ALL)
+    again, first = state_of(tmp_path / "out-again")["cells"], state_of(out)["cells"]
+    assert [cell["test"] for cell in again] == [cell["test"] for cell in first]
 
 
 def test_seeds_and_rows_may_be_added_to_an_experiment(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from harmofl.errors import UsageError
-from harmofl.reporting.tables import latex_escape, methods_of, score_table, to_csv, to_latex, to_markdown, to_rich
+from harmofl.reporting.table_formats import latex_escape, to_csv, to_latex, to_markdown, to_rich
+from harmofl.reporting.tables import methods_of, score_table
 from harmofl.reporting.words import ranked
 from harmofl.runs.finished import FinishedRun
 

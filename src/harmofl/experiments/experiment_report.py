@@ -13,27 +13,30 @@ from harmofl.experiments.kept import is_kept, read_kept
 from harmofl.experiments.lines import points_of, read_lines
 from harmofl.experiments.state import CellState, ExperimentState, read_state
 from harmofl.experiments.writing import paper_table, unseen_notes
+from harmofl.files import write_whole
 from harmofl.reporting import experiment_figures as drawings
+from harmofl.reporting.comparisons import Comparison, compare_with
 from harmofl.reporting.drift_figures import CAPTION, drift_with_terms
 from harmofl.reporting.experiment_figures import Point
 from harmofl.reporting.experiment_words import summarize_experiment
 from harmofl.reporting.gallery import FOLDER as PICTURES
 from harmofl.reporting.gallery import read_gallery
-from harmofl.reporting.page import Additions, Picture, Repeat, pictures_of, repeating, write_page
+from harmofl.reporting.page import Additions, Picture, Repeat, pictures_of, repeat_command, seen_from, write_page
 from harmofl.reporting.style import write_figures
-from harmofl.reporting.tables import Table, score_table
+from harmofl.reporting.tables import Table, methods_of, score_table
 from harmofl.reporting.words import listed, missing_sentence
 from harmofl.runs.finished import FinishedRun
 
 
-def report_experiment(folder: Path, page: Path) -> None:
-    """Write the page, and its figures as files beside it."""
+def report_experiment(folder: Path, page: Path, reference: str | None = None) -> None:
+    """Write the page, and its figures as files beside it; `reference`: a row in place of the plan's own."""
     state = read_state(folder)
     runs = read_lines(folder)
     if not runs and state.shows == "samples":
         raise UsageError(f"{folder} holds an experiment that trains nothing: its pictures are in {folder / PICTURES}")
     if not runs:
         raise UsageError(f"{folder} holds an experiment of which no cell is finished yet: nothing to report")
+    found = _compare(state, runs, reference)
     points = _points(state, runs)
     pictures = {**pictures_of(runs), **_pictures(runs, points), **_drift_terms(state, folder)}
     if state.holds_out:
@@ -43,18 +46,18 @@ def report_experiment(folder: Path, page: Path) -> None:
     write_page(
         page,
         title=state.title,
-        summary_sentences=_sentences(state, runs, points),
+        summary_sentences=_sentences(state, runs, found, points),
         runs=runs,
-        next_steps=_next_steps(state),
+        next_steps=_next_steps(state, folder),
         additions=Additions(
             table=_table(state, runs),
-            comparisons=state.comparisons,
+            comparisons=found,
             paper=paper_table(state.paper) if state.paper else None,
             pictures=pictures,
             missing=_missing(state),
             gallery=read_gallery(folder),
             repeats=[_repeat(cell, folder, state) for cell in state.done],
-            repeat_all=shlex.join([*_command(state), "--out", f"{folder.resolve().name}-again"]),
+            repeat_all=shlex.join([*_command(state, folder), "--out", f"../{folder.resolve().name}-again"]),
         ),
     )
 
@@ -71,6 +74,11 @@ _FILES = {
     "variations": "scores-by-variation",
 }
 """Names of pictures on the page, and of their files."""
+
+
+def _compare(state: ExperimentState, runs: Sequence[FinishedRun], reference: str | None) -> list[Comparison]:
+    places = {cell.label: (cell.row, cell.variation) for cell in state.cells}
+    return compare_with(reference or state.reference, state.baseline, methods_of(runs), places)
 
 
 def _points(state: ExperimentState, runs: Sequence[FinishedRun]) -> list[Point]:
@@ -116,8 +124,10 @@ def _drift_terms(state: ExperimentState, folder: Path) -> dict[str, Picture]:
     return {"drift-terms": Picture(drift_with_terms(runs), CAPTION)} if runs else {}
 
 
-def _sentences(state: ExperimentState, runs: Sequence[FinishedRun], points: Sequence[Point]) -> list[str]:
-    sentences = summarize_experiment(runs, state.comparisons, points)
+def _sentences(
+    state: ExperimentState, runs: Sequence[FinishedRun], found: Sequence[Comparison], points: Sequence[Point]
+) -> list[str]:
+    sentences = summarize_experiment(runs, found, points)
     if state.holds_out:
         sentences.insert(1, "Each score is of a hospital that took no part in the training of the model it scores.")
     return sentences + missing_sentence(len(state.without_scores), len(state.cells), "cell")
@@ -144,24 +154,29 @@ def _table(state: ExperimentState, runs: Sequence[FinishedRun]) -> Table:
     return replace(table, caption=f"{table.caption}, {kind}", notes=tuple(notes))
 
 
-def _command(state: ExperimentState) -> list[str]:
-    return ["harmofl", "experiment", f"{state.experiment}.toml", *_data_option(state), "--preset", state.preset]
+def _command(state: ExperimentState, folder: Path) -> list[str]:
+    """The command that runs the experiment, as seen from its folder, where its plan lies."""
+    data = _data_option(state, folder)
+    return ["harmofl", "experiment", f"{state.experiment}.toml", *data, "--preset", state.preset]
 
 
-def _data_option(state: ExperimentState) -> list[str]:
-    return ["--data", Path(state.data).name] if state.data else []
+def _data_option(state: ExperimentState, folder: Path) -> list[str]:
+    return ["--data", seen_from(folder, Path(state.data))] if state.data else []
 
 
-def _next_steps(state: ExperimentState) -> list[tuple[str, str]]:
+def _next_steps(state: ExperimentState, folder: Path) -> list[tuple[str, str]]:
     if not state.without_scores:
         return []
-    return [("Run what is missing", f"{shlex.join([*_command(state), '--out'])} . --resume")]
+    return [("Run what is missing", f"{shlex.join([*_command(state, folder), '--out'])} . --resume")]
 
 
 def _repeat(cell: CellState, folder: Path, state: ExperimentState) -> Repeat:
-    """How to repeat a cell. A kept one has no file of settings, so the page shows them; they do not name a folder."""
+    """How to repeat a cell. A kept one has no file of settings, so it gets one, which does not name the images."""
     label, place = f"{cell.line}, {_seeds([cell.seed])}", folder / cell.folder
     if not is_kept(place):
-        return Repeat(label, shlex.join(repeating(place, folder)))
-    command = ["harmofl", "train", "--config", "config.toml", *_data_option(state), "--out", "again"]
-    return Repeat(label, shlex.join(command), read_kept(place).config)
+        return Repeat(label, shlex.join(repeat_command(place, folder)))
+    name, config = cell.path.replace("/", "-"), read_kept(place).config
+    write_whole(folder / "configs" / f"{name}.toml", config)
+    data = _data_option(state, folder)
+    command = ["harmofl", "train", "--config", f"configs/{name}.toml", *data, "--out", f"{name}-again"]
+    return Repeat(label, shlex.join(command), config)

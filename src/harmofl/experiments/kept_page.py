@@ -28,7 +28,7 @@ from harmofl.experiments.writing import paper_table, results_table, training_not
 from harmofl.reporting import comparisons
 from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table
-from harmofl.reporting.tables import markdown_escape, to_markdown
+from harmofl.reporting.table_formats import markdown_escape, to_markdown
 from harmofl.reporting.words import listed
 from harmofl.settings import flatten
 

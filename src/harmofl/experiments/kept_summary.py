@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from harmofl.experiments.kept_blocks import Block, anchor
 from harmofl.experiments.results import Results
 from harmofl.reporting.comparisons import compare, signed
-from harmofl.reporting.tables import MISSING, MethodScores, markdown_escape, methods_of
+from harmofl.reporting.table_formats import markdown_escape
+from harmofl.reporting.tables import MISSING, MethodScores, methods_of
 
 HEADER = ("| Experiment | FedAvg | FedBN | HarmoFL | HarmoFL − FedAvg | Cells |", "|---|---:|---:|---:|---|---:|")
 NOTE = (

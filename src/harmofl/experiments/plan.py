@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harmofl import registry
 from harmofl.errors import STRICT, UsageError, describe, unknown_name
-from harmofl.files import folder_name
+from harmofl.files import folder_name, write_whole
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.settings import Tree, flatten, merge, read_toml
 
@@ -83,11 +84,24 @@ class Plan(Part):
     variations: list[Variation] = []
     baseline: str | None = None
     """The variation with which the others are compared; the first if unset."""
+    reference: str | None = None
+    """The row with which the others are compared; FedAvg's if unset, or the first if there is none."""
     hold_out: Literal["each"] | None = None
     """Each site in turn takes no part, and the model is scored on it."""
     divide_rounds_by_local_epochs: bool = False
     """Divide the rounds by the local epochs, so that every variation passes over the images equally often."""
     paper: Paper | None = None
+
+    @property
+    def reference_row(self) -> str:
+        """The row with which the others are compared."""
+        fedavg = next((row.name for row in self.rows if row.method == "fedavg"), None)
+        return self.reference or fedavg or (self.rows[0].name if self.rows else "")
+
+    @property
+    def usual_variation(self) -> str:
+        """The variation with which the others are compared; empty if nothing varies."""
+        return self.baseline or (self.variations[0].name if self.variations else "")
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -97,6 +111,15 @@ class Plan(Part):
 def read_plan(path: Path) -> Plan:
     """Read an experiment's file, or say in one line which field is wrong, and what is allowed."""
     return _read(path, ())[1]
+
+
+def copy_plan(path: Path, folder: Path) -> None:
+    """Write an experiment's file into a folder, under its own name; with what it extends, so that it needs no other."""
+    tree, plan = _read(path, ())
+    text = path.read_text(encoding="utf-8")
+    if plan.extends:
+        text = tomli_w.dumps({name: value for name, value in tree.items() if name != "extends"})
+    write_whole(folder / path.name, text)
 
 
 def _read(path: Path, extended_by: tuple[Path, ...]) -> tuple[Tree, Plan]:
@@ -191,6 +214,7 @@ def _check_whole(plan: Plan) -> None:
         _check_settings(f"settings of variation {variation.name!r}", variation.settings)
         _check_known("row", variation.only or (), rows)
     _check_known("baseline", filter(None, [plan.baseline]), [variation.name for variation in plan.variations])
+    _check_known("reference", filter(None, [plan.reference]), rows)
     if plan.paper:
         _check_paper(plan.paper, rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,28 +9,33 @@ from pathlib import Path
 from harmofl.errors import UsageError
 from harmofl.experiments.experiment_report import report_experiment
 from harmofl.experiments.state import RESULTS, is_experiment
+from harmofl.reporting.comparisons import Comparison, compare_with
 from harmofl.reporting.gallery import read_gallery
-from harmofl.reporting.page import Additions, next_steps_for, write_page
+from harmofl.reporting.page import Additions, next_steps_for, seen_from, write_page
+from harmofl.reporting.tables import methods_of
 from harmofl.reporting.words import missing_sentence, summarize, title_for
 from harmofl.runs.finished import FinishedRun, read_run
 
 PAGE = "report.html"
 
 
-def write_report(folder: Path | str) -> Path:
-    """Write `report.html` into the folder of a run, of several runs or of an experiment; return its path."""
+def write_report(folder: Path | str, reference: str | None = None) -> Path:
+    """Write `report.html` into the folder of a run, of several runs or of an experiment; return its path.
+
+    reference: the row of the table with which all others are compared, in place of the experiment's own
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder: name that of a run, of several runs or of an experiment")
     page = folder / PAGE
     try:
-        (report_experiment if is_experiment(folder) else _report_runs)(folder, page)
+        (report_experiment if is_experiment(folder) else _report_runs)(folder, page, reference)
     except OSError as error:
         raise UsageError(f"{page} cannot be written: {error.strerror or error}") from None
     return page
 
 
-def _report_runs(folder: Path, page: Path) -> None:
+def _report_runs(folder: Path, page: Path, reference: str | None) -> None:
     finished = [path.parent for path in sorted(folder.rglob("summary.json"))]
     started = [path.parent for path in sorted(folder.rglob("config.toml"))]
     unfinished = [path for path in started if path not in finished]
@@ -46,8 +50,18 @@ def _report_runs(folder: Path, page: Path) -> None:
         summary_sentences=[*summarize(runs), *missing_sentence(len(missing), len(runs) + len(missing), "run")],
         runs=runs,
         next_steps=_steps_after(runs, folder),
-        additions=Additions(missing=missing, gallery=read_gallery(folder)),
+        additions=Additions(
+            comparisons=_compare(runs, reference) if reference else (),
+            missing=missing,
+            gallery=read_gallery(folder),
+        ),
     )
+
+
+def _compare(runs: Sequence[FinishedRun], reference: str) -> list[Comparison]:
+    methods = methods_of(runs)
+    places = {method.label: (method.label, "") for method in methods}
+    return compare_with(reference, "", methods, places)
 
 
 def _what_instead(unfinished: Sequence[Path]) -> str:
@@ -63,12 +77,8 @@ def _steps_after(runs: Sequence[FinishedRun], folder: Path) -> list[tuple[str, s
     models = [run.folder / "model" for run in runs if (run.folder / "model").is_dir()]
     if not models:
         return []
-    model = shlex.quote(_seen_from(folder, models[0]))
+    model = shlex.quote(seen_from(folder, models[0]))
     return [
         ("Score the model on other labelled images", f"harmofl evaluate {model} --data FOLDER"),
         ("Predict for new images", f"harmofl predict {model} IMAGES --out predictions"),
     ]
-
-
-def _seen_from(start: Path, path: Path) -> str:
-    return Path(os.path.relpath(path, start)).as_posix()

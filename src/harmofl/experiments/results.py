@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harmofl.experiments.cells import Cell, Experiment, Settle
 from harmofl.experiments.kept import Kept, agree
 from harmofl.experiments.lines import Line, label_runs
-from harmofl.reporting.comparisons import Comparison, compare
+from harmofl.reporting.comparisons import Comparison, compare_with
 from harmofl.reporting.tables import methods_of
 from harmofl.runs.finished import FinishedRun, read_run, read_settings
 from harmofl.runs.folder import RunFolder
@@ -37,22 +37,11 @@ class Results:
         return label_runs(lines, self.experiment.data)
 
     def comparisons(self) -> list[Comparison]:
-        """Compare each line with FedAvg under the same variation, and FedAvg with itself under the baseline.
-
-        Without FedAvg, the first row takes its place.
-        """
+        """Compare each line with the plan's reference row under the same variation."""
         runs = self.lines()
-        methods = {method.label: method for method in methods_of(runs)} if runs else {}
-        pairs = [(method, methods.get(self._baseline(label))) for label, method in methods.items()]
-        found = [compare(method, baseline) for method, baseline in pairs if baseline and baseline is not method]
-        return [comparison for comparison in found if comparison]
-
-    def _baseline(self, label: str) -> str:
+        places = {cell.label: (cell.row, cell.variation) for cell in self.experiment.cells}
         plan = self.experiment.plan
-        first = next((row.name for row in plan.rows if row.method == "fedavg"), plan.rows[0].name)
-        cell = next(cell for cell in self.experiment.cells if cell.label == label)
-        usual = plan.baseline or (plan.variations[0].name if plan.variations else "")
-        return replace(cell, row=first, variation=usual if cell.row == first else cell.variation).label
+        return compare_with(plan.reference_row, plan.usual_variation, methods_of(runs), places) if runs else []
 
     def to_json(self, start: Path) -> dict[str, Any]:
         """All results as JSON; folders are relative to `start`."""
@@ -66,6 +55,8 @@ class Results:
             "data": self.experiment.data,
             "shows": plan.shows,
             "axis": plan.axis,
+            "reference": plan.reference_row,
+            "baseline": plan.usual_variation,
             "paper": plan.paper.model_dump() if plan.paper else None,
             "metric_name": first.summary["metric_name"] if first else None,
             "done": len(self.runs),

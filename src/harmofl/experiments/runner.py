@@ -14,6 +14,7 @@ from harmofl.events import CellFinished, ExperimentProgressed, RunningCell, Watc
 from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
 from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
+from harmofl.experiments.plan import copy_plan
 from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
@@ -45,9 +46,11 @@ def run_experiment(
     store = Kept(Path(kept)) if kept else None
     with hold_folder(out, experiment, resume):
         if experiment.plan.shows == "samples":
+            copy_plan(Path(file), out)
             return _draw_samples(experiment, out, watch)
         settle = make_settle(watch)  # before any process, so that images are decoded once
         errors = find_data_errors(experiment, settle)
+        copy_plan(Path(file), out)
         usable = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.path not in errors))
         results = replace(gather(usable, out, store, settle), experiment=experiment)
         try:

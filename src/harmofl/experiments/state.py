@@ -1,4 +1,4 @@
-"""What `results.json` holds: every cell of an experiment, whatever came of it, and the comparisons."""
+"""What `results.json` holds: every cell of an experiment, whatever came of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harmofl.errors import UsageError
 from harmofl.experiments.plan import Paper
-from harmofl.reporting.comparisons import Comparison
 
 RESULTS = "results.json"
 
@@ -53,7 +52,10 @@ class ExperimentState(BaseModel):
     axis: str | None
     paper: Paper | None = None
     cells: list[CellState]
-    comparisons: list[Comparison]
+    reference: str
+    """The row with which the others are compared, under the same variation."""
+    baseline: str
+    """The variation with which the reference row's others are compared; empty if nothing varies."""
 
     @property
     def done(self) -> list[CellState]:

@@ -15,8 +15,9 @@ from harmofl.experiments.results import Results
 from harmofl.experiments.state import RESULTS
 from harmofl.files import write_whole
 from harmofl.reporting import comparisons
+from harmofl.reporting.table_formats import latex_escape, to_csv, to_latex, to_markdown
 from harmofl.reporting.tables import Cell as Number
-from harmofl.reporting.tables import Column, Row, Table, latex_escape, score_table, to_csv, to_latex, to_markdown
+from harmofl.reporting.tables import Column, Row, Table, score_table
 from harmofl.runs.finished import FinishedRun
 from harmofl.settings import flatten, resolve
 

@@ -7,14 +7,16 @@ other way round. All sign patterns are counted while pairs are few, so that the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from harmofl.reporting.tables import MethodScores, markdown_escape
+from harmofl.errors import unknown_name
+from harmofl.reporting.table_formats import markdown_escape
+from harmofl.reporting.tables import MethodScores
 
 MOST_EXACT_PAIRS = 20
 """A million sign patterns; above, as many are drawn at random."""
@@ -89,6 +91,28 @@ def compare(method: MethodScores, baseline: MethodScores) -> Comparison | None:
         wilcoxon_p=wilcoxon_p(differences),
         unit=method.score.gap_unit,
     )
+
+
+Place = tuple[str, str]
+"""The row and the variation that a line of a table is of."""
+
+
+def compare_with(
+    reference: str, baseline: str, methods: Sequence[MethodScores], places: Mapping[str, Place]
+) -> list[Comparison]:
+    """Compare each line with the reference row under the same variation, and that row with itself under the baseline.
+
+    places: of every line, by its label
+    """
+    if reference not in (rows := list(dict.fromkeys(row for row, _ in places.values()))):
+        raise unknown_name("reference", reference, rows)
+    lines = {places[method.label]: method for method in methods}
+    comparisons = []
+    for (row, variation), method in lines.items():
+        other = lines.get((reference, baseline if row == reference else variation))
+        if other and other is not method and (comparison := compare(method, other)):
+            comparisons.append(comparison)
+    return comparisons
 
 
 def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:

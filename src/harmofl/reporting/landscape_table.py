@@ -15,7 +15,8 @@ from harmofl.analysis.drift_terms import terms_in
 from harmofl.analysis.results import Landscape, View
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
-from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, markdown_escape, sample_std
+from harmofl.reporting.table_formats import markdown_escape
+from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, sample_std
 
 FILE = "landscape.csv"
 ALL = "all sites"

@@ -71,6 +71,14 @@ class FinishedRun:
         return str(self.summary.get("norm") or "")
 
     @property
+    def selected_last_round(self) -> bool:
+        """Whether the selected model, or every site's own, is that of the last round."""
+        own = self.summary.get("best_rounds") or {}
+        selected = [*own.values()] or [self.summary.get("best_round")]
+        rounds = _parse(self.config).get("training", {}).get("rounds")
+        return rounds is not None and all(number == rounds for number in selected)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Every setting of the run, as `config.toml` holds them."""
         return copy.deepcopy(_parse(self.config))
