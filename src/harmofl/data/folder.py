@@ -15,7 +15,8 @@ from harmofl.data.decoding import DecodedSite, Recipe, decode_site
 from harmofl.data.division import DividedSite, cut_training, divide_site
 from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_images
 from harmofl.data.images import ImageSet, Parts
-from harmofl.data.listing import FolderListing, Layout, draw_samples, list_folder
+from harmofl.data.layouts.layout import Layout
+from harmofl.data.listing import FolderListing, draw_samples, list_folder
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
 from harmofl.registry import Kind

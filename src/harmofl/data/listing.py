@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from harmofl.data.cache import Cache, digest
 from harmofl.data.images import seed_of
+from harmofl.data.layouts.kept import keep, recall
+from harmofl.data.layouts.layout import Layout
+from harmofl.data.layouts.signs import describe_missing
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.errors import unknown_name
 from harmofl.registry import Kind
 from harmofl.settings import DataSettings
-
-Layout = Callable[[Path, Path], Listing]
-"""From a folder, and a folder in which it may keep what it found, to the samples."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ def list_folder(
 ) -> FolderListing:
     """List a folder; `limited`: the sites that data.limit is for, if they are not those that train."""
     folder = Path(data.folder or "")
-    listing = layout(folder, cache.folder / "listings" / digest(str(folder.resolve()), kind))
+    kept = cache.folder / "listings" / digest(str(folder.resolve()), kind) / "listing.jsonl"
+    listing = list_layout(layout, folder, kept)
     by_site = _group_by_site(listing.samples)
     _check_names(data, by_site)
     sites = [site for site in sorted(by_site) if _is_looked_at(site, data)]
@@ -48,6 +49,20 @@ def list_folder(
         limits=limits,
         problems=tuple(each for each in listing.problems if not each.site or _is_looked_at(each.site, data)),
     )
+
+
+def list_layout(layout: Layout, folder: Path, kept: Path) -> Listing:
+    """What the layout lists, or what it listed before if nothing has changed since."""
+    stamp = layout.stamp(folder) if layout.stamp else None  # before listing, so that a later change is never missed
+    listing = recall(kept, stamp) if stamp is not None else None
+    if listing is not None:
+        return listing
+    listing = layout.list_samples(folder)
+    if not listing.samples and not any(problem.fatal for problem in listing.problems):
+        raise describe_missing(folder, layout.wanted, layout.signs)
+    if stamp is not None:
+        keep(kept, stamp, listing)
+    return listing
 
 
 def draw_samples(kind: Kind, samples: Sequence[Sample], limit: int, seed: int, site: str) -> tuple[Sample, ...]:

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
-from harmofl.data.layouts import manifest
-from harmofl.data.samples import Listing
-from harmofl.registry import Kind
+from harmofl.data.layouts.manifest import layouts
 from harmofl.tasks.presets import with_common_presets
 from harmofl.tasks.task import Task
 
 ABOUT = "manifest.csv: site,image,{truth} and, if you have them, split and patient; PNG, JPEG, TIFF, NIfTI or DICOM"
-
-
-def list_samples(folder: Path, kept: Path, kind: Kind) -> Listing:
-    """What the manifest names."""
-    return manifest.list_samples(folder, kind)
 
 
 CLASSIFICATION = (
@@ -54,7 +44,7 @@ classification = Task(
     title="classification of your own images",
     kind="classification",
     main_score="accuracy",
-    layout=partial(list_samples, kind="classification"),
+    layout=layouts["classification"],
     about_data=ABOUT.format(truth="label"),
     presets=with_common_presets(*CLASSIFICATION),
 )
@@ -64,7 +54,7 @@ segmentation = Task(
     title="segmentation of your own images",
     kind="segmentation",
     main_score="dice",
-    layout=partial(list_samples, kind="segmentation"),
+    layout=layouts["segmentation"],
     about_data=ABOUT.format(truth="mask"),
     presets=with_common_presets(*SEGMENTATION),
 )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harmofl.data.images import LabelledImages
-from harmofl.data.layouts import camelyon17
+from harmofl.data.layouts.camelyon17 import layout
 from harmofl.data.phantoms import histology as phantom
-from harmofl.data.samples import Listing
 from harmofl.settings import DataSettings
 from harmofl.tasks.presets import with_common_presets
 from harmofl.tasks.task import Phantom, Task
@@ -44,17 +41,12 @@ def make_images(site: str, data: DataSettings) -> LabelledImages:
     return phantom.make_site(site, data.images, data.size, data.shift, data.seed)
 
 
-def list_samples(folder: Path, kept: Path) -> Listing:
-    """Camelyon17 in the WILDS layout."""
-    return camelyon17.list_samples(folder, kept / "listing.jsonl")
-
-
 task = Task(
     name="histology",
     title="breast histology classification",
     kind="classification",
     main_score="accuracy",
-    layout=list_samples,
+    layout=layout,
     about_data="Camelyon17 patches in the WILDS layout; a site is a center",
     presets=with_common_presets(PAPER, SMALL, SMOKE),
     classes=("normal", "tumor"),

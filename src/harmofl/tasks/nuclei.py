@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from harmofl.data.images import LabelledImages
-from harmofl.data.layouts import nuclei as layout
+from harmofl.data.layouts.nuclei import layout
 from harmofl.data.phantoms import nuclei as phantom
-from harmofl.data.samples import Listing
 from harmofl.settings import DataSettings
 from harmofl.tasks.presets import with_common_presets
 from harmofl.tasks.task import Phantom, Task
@@ -55,17 +53,12 @@ def make_images(site: str, data: DataSettings) -> LabelledImages:
     return replace(images, targets=(images.targets > 0).long())
 
 
-def list_samples(folder: Path, kept: Path) -> Listing:
-    """MoNuSAC2020, MoNuSeg2018 and TNBC, whichever are there."""
-    return layout.list_samples(folder)
-
-
 task = Task(
     name="nuclei",
     title="nuclei segmentation",
     kind="segmentation",
     main_score="dice",
-    layout=list_samples,
+    layout=layout,
     about_data="MoNuSAC2020 (a site is an organ), MoNuSeg2018 and TNBC as downloaded, whichever are there",
     presets=with_common_presets(PAPER, SMALL, SMOKE),
     classes=("background", "nucleus"),

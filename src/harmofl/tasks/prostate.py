@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harmofl.data.images import LabelledImages
-from harmofl.data.layouts import prostate as layout
+from harmofl.data.layouts.prostate import layout
 from harmofl.data.phantoms import prostate as phantom
-from harmofl.data.samples import Listing
 from harmofl.settings import DataSettings
 from harmofl.tasks.presets import with_common_presets
 from harmofl.tasks.task import Phantom, Task
@@ -63,17 +60,12 @@ def make_images(site: str, data: DataSettings) -> LabelledImages:
     return phantom.make_site(site, data.images, SLICES, data.size, data.shift, data.seed)
 
 
-def list_samples(folder: Path, kept: Path) -> Listing:
-    """Pairs of NIfTI files, one folder per site."""
-    return layout.list_samples(folder)
-
-
 task = Task(
     name="prostate",
     title="prostate MRI segmentation",
     kind="segmentation",
     main_score="dice",
-    layout=list_samples,
+    layout=layout,
     about_data="CaseNN.nii.gz with CaseNN_segmentation.nii.gz; every folder with such pairs is a site",
     presets=with_common_presets(PAPER, SMALL, SMOKE),
     classes=("background", "prostate"),

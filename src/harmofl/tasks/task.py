@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from harmofl import registry
 from harmofl.data.folder import ImageFolder, open_folder
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, split
-from harmofl.data.listing import Layout
+from harmofl.data.layouts.layout import Layout
 from harmofl.data.samples import POOLED
 from harmofl.errors import UsageError, unknown_name
 from harmofl.events import Watch, ignore

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harmofl.data.layouts import camelyon17
-from harmofl.data.layouts.camelyon17 import list_samples
+from harmofl.data.layouts.camelyon17 import layout, list_samples
+from harmofl.data.listing import list_layout
 from harmofl.data.samples import Problem, Sample
 from harmofl.errors import UsageError
 
@@ -164,42 +165,41 @@ def test_a_table_whose_patches_are_all_absent_is_refused(tmp_path: Path) -> None
         list_samples(tmp_path)
 
 
-def test_a_kept_listing_is_used_until_something_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_listing_is_used_until_something_changes(tmp_path: Path) -> None:
     data, kept = make(tmp_path / "data", files=[FIRST, SECOND]), tmp_path / "cache" / "kept"
-    first = list_samples(data, kept)
+    first = list_layout(layout, data, kept)
     assert first.problems
-    with monkeypatch.context() as patch:
-        patch.setattr(camelyon17, "_list", None)  # nothing is listed
-        assert list_samples(data, kept) == first
+    not_listed = replace(layout, list_samples=lambda folder: pytest.fail("listed again"))
+    assert list_layout(not_listed, data, kept) == first
     make(data)
-    assert len(list_samples(data, kept).samples) == 3
+    assert len(list_layout(layout, data, kept).samples) == 3
     (data / SECOND).unlink()
-    assert len(list_samples(data, kept).samples) == 2
+    assert len(list_layout(layout, data, kept).samples) == 2
     make(data, ROWS[:1])
-    assert len(list_samples(data, kept).samples) == 1
+    assert len(list_layout(layout, data, kept).samples) == 1
 
 
 def test_a_kept_listing_of_another_folder_is_not_used(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    list_samples(make(tmp_path / "one"), kept)
-    assert len(list_samples(make(tmp_path / "two", ROWS[:1]), kept).samples) == 1
+    list_layout(layout, make(tmp_path / "one"), kept)
+    assert len(list_layout(layout, make(tmp_path / "two", ROWS[:1]), kept).samples) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]\n[]", b"null", b"\xff\0\n", b'{"stamp": 1}\n', b"[" * 100_000])
 def test_a_damaged_kept_listing_is_made_again(tmp_path: Path, damage: bytes) -> None:
     data, kept = make(tmp_path / "data"), tmp_path / "kept"
-    listing = list_samples(data, kept)
+    listing = list_layout(layout, data, kept)
     good = kept.read_bytes()
     for content in (damage, good[:-5], good.replace(b"center-1", b"center-2")):
         kept.write_bytes(content)
-        assert list_samples(data, kept) == listing
+        assert list_layout(layout, data, kept) == listing
         assert kept.read_bytes() == good
 
 
 def test_a_listing_that_cannot_be_kept_is_still_given(tmp_path: Path) -> None:
     data = make(tmp_path / "data")
-    assert len(list_samples(data, tmp_path).samples) == 3  # a folder
-    assert len(list_samples(data, data / "metadata.csv" / "kept").samples) == 3
+    assert len(list_layout(layout, data, tmp_path).samples) == 3  # a folder
+    assert len(list_layout(layout, data, data / "metadata.csv" / "kept").samples) == 3
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="the superuser reads everything")

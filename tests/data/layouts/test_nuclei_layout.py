@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.data.layouts.nuclei import list_samples
+from harmofl.data.layouts.nuclei import layout, list_samples
+from harmofl.data.listing import list_layout
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.errors import UsageError
 
@@ -235,7 +236,7 @@ def test_a_folder_without_any_set_is_refused_with_advice(tmp_path: Path) -> None
         patient: f"did you mean the folder {patient.parent}?",
     }.items():
         with pytest.raises(UsageError, match="MoNuSAC2020") as error:
-            list_samples(folder)
+            list_layout(layout, folder, tmp_path / "kept")
         assert words in str(error.value)
 
 

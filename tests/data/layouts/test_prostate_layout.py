@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.data.layouts.prostate import list_samples
+from harmofl.data.layouts.prostate import layout, list_samples
+from harmofl.data.listing import list_layout
 from harmofl.data.samples import Listing, Problem, Sample
 from harmofl.errors import UsageError
 
@@ -138,5 +139,5 @@ def test_a_folder_without_pairs_is_refused_with_advice(tmp_path: Path) -> None:
         nuclei: "looks like data for --task nuclei",
     }.items():
         with pytest.raises(UsageError, match=r"NAME\.nii\.gz and NAME_segmentation\.nii\.gz") as error:
-            list_samples(folder)
+            list_layout(layout, folder, tmp_path / "kept")
         assert words in str(error.value)

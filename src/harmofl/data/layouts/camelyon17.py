@@ -15,8 +15,8 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from harmofl.data.layouts.kept import keep, recall
-from harmofl.data.layouts.signs import nothing_found, open_folder
+from harmofl.data.layouts.layout import Layout
+from harmofl.data.layouts.signs import describe_missing, open_tree
 from harmofl.data.layouts.tables import Table
 from harmofl.data.layouts.tree import join, read_folder
 from harmofl.data.samples import Listing, Problem, Sample, inside, of_site
@@ -26,6 +26,7 @@ WANTED = "Camelyon17 in WILDS' layout, metadata.csv beside patches/ (or in camel
 TABLE, PATCHES = "metadata.csv", "patches"
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 LABELS = ("normal", "tumor")
+SIGNS = r"metadata\.csv|camelyon17_v.*"
 SAID_ONE_BY_ONE = 20
 """Missing files of one patient folder; more are said in one sentence."""
 
@@ -33,25 +34,13 @@ Patches = dict[str, Sample]
 """The samples of one patient folder by file name."""
 
 
-def list_samples(folder: Path, kept: Path | None = None) -> Listing:
-    """List the patches that metadata.csv names and that are there; from `kept` if nothing has changed since."""
-    base = _base(folder)
-    stamp = _stamp(folder, base)
-    listing = recall(kept, stamp) if kept else None
-    if listing is None:
-        listing = _list(folder, base)
-        if kept:
-            keep(kept, stamp, listing)
-    return listing
-
-
 def _base(folder: Path) -> str:
     """Where metadata.csv lies: the folder itself, or the one that WILDS makes in it."""
-    tree = open_folder(folder, WANTED)
+    tree = open_tree(folder, WANTED)
     versions = sorted((name for name in tree.folders("") if name.startswith("camelyon17_v")), reverse=True)
     base = next((base for base in ("", *versions) if os.path.isfile(folder / base / TABLE)), None)
     if base is None:
-        raise nothing_found(folder, WANTED, "histology")
+        raise describe_missing(folder, WANTED, SIGNS)
     if not os.path.isdir(folder / base / PATCHES):
         raise UsageError(f"{folder / base}: {TABLE} is there, but no folder {PATCHES} beside it")
     refused = inside(folder, join(base, PATCHES))
@@ -60,8 +49,9 @@ def _base(folder: Path) -> str:
     return base
 
 
-def _stamp(folder: Path, base: str) -> dict[str, Any]:
-    """What changes whenever the listing would: taken before listing, so that a later change is never missed."""
+def stamp(folder: Path) -> dict[str, Any]:
+    """What changes whenever the listing would."""
+    base = _base(folder)
     table = (folder / base / TABLE).stat()
     try:
         with os.scandir(folder / base / PATCHES) as entries:
@@ -76,7 +66,9 @@ def _stamp(folder: Path, base: str) -> dict[str, Any]:
     }
 
 
-def _list(folder: Path, base: str) -> Listing:
+def list_samples(folder: Path) -> Listing:
+    """List the patches that metadata.csv names and that are there."""
+    base = _base(folder)
     patients, problems = _read_table(Table(folder, join(base, TABLE)), base)
     samples: list[Sample] = []
     for name in sorted(patients):
@@ -85,7 +77,7 @@ def _list(folder: Path, base: str) -> Listing:
         sites = {sample.site for sample in patients[name].values()}
         problems += of_site(sites.pop() if len(sites) == 1 else "", wrong)
     if not samples and not any(problem.fatal for problem in problems):
-        raise nothing_found(folder, f"patch that {join(base, TABLE)} lists", "histology")
+        raise describe_missing(folder, f"patch that {join(base, TABLE)} lists", SIGNS)
     samples.sort(key=attrgetter("site", "image"))
     return Listing(tuple(samples), tuple(problems))
 
@@ -169,3 +161,6 @@ def _say_missing(parent: str, missing: Sequence[str], total: int) -> list[Proble
     return [
         Problem(parent, f"{len(missing)} of {total} patches listed in {TABLE} are missing, the first: {missing[0]}")
     ]
+
+
+layout = Layout(list_samples, WANTED, SIGNS, stamp)

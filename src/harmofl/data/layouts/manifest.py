@@ -12,12 +12,14 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from harmofl.data.layouts.signs import OWN_DATA, nothing_found, open_folder
+from harmofl.data.layouts.layout import Layout
+from harmofl.data.layouts.signs import describe_missing, open_tree
 from harmofl.data.layouts.site_names import name_refusal
 from harmofl.data.layouts.tables import Table
 from harmofl.data.layouts.tree import Tree, printable
@@ -27,6 +29,7 @@ from harmofl.errors import UsageError
 Kind = Literal["classification", "segmentation"]
 
 NAME = "manifest.csv"
+SIGNS = r"manifest\.csv"
 TRUTH: dict[Kind, str] = {"classification": "label", "segmentation": "mask"}
 OTHER: dict[Kind, Kind] = {"classification": "segmentation", "segmentation": "classification"}
 EXAMPLE: dict[Kind, str] = {
@@ -60,9 +63,9 @@ class Row:
 
 def list_samples(folder: Path, kind: Kind) -> Listing:
     """List the images that the manifest names."""
-    tree = open_folder(folder, NAME)
+    tree = open_tree(folder, NAME)
     if not os.path.isfile(folder / NAME):
-        error = nothing_found(folder, NAME, OWN_DATA)
+        error = describe_missing(folder, NAME, SIGNS)
         raise UsageError(f"{error}. It should look like this:\n{EXAMPLE[kind]}")
     rows = list(_rows(Table(folder, NAME), kind))
     if not rows:
@@ -206,3 +209,7 @@ def _alike(sites: set[str]) -> list[Problem]:
         for names in by_plain_name.values()
         if len(names) > 1
     ]
+
+
+layouts: Mapping[Kind, Layout] = {kind: Layout(partial(list_samples, kind=kind), NAME, SIGNS) for kind in TRUTH}
+"""By what the images are for."""

@@ -12,8 +12,9 @@ from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
 from harmofl.data.layouts import monusac, monuseg, tnbc
+from harmofl.data.layouts.layout import Layout
 from harmofl.data.layouts.monuseg import plain
-from harmofl.data.layouts.signs import nothing_found, open_folder
+from harmofl.data.layouts.signs import open_tree
 from harmofl.data.layouts.tree import Tree
 from harmofl.data.samples import Listing, Problem, Sample
 
@@ -26,7 +27,7 @@ DEPTH = 3
 
 def list_samples(folder: Path) -> Listing:
     """List the images of every set that is there."""
-    tree = open_folder(folder, WANTED)
+    tree = open_tree(folder, WANTED)
     problems: list[Problem] = []
     sets: dict[str, list[Sample]] = {"MoNuSAC": [], "MoNuSeg": [], "TNBC": []}
     for place in list(tree.walk(DEPTH)):
@@ -34,8 +35,6 @@ def list_samples(folder: Path) -> Listing:
             sets[name] += samples
             problems += wrong
     problems += tree.problems
-    if not any(sets.values()) and not any(problem.fatal for problem in problems):
-        raise nothing_found(folder, WANTED, "nuclei")
     sets["MoNuSAC"], shared = _without_shared_patients(sets["MoNuSAC"], sets["MoNuSeg"])
     samples = [sample for found in sets.values() for sample in _divided_by_test_folder(found)]
     unique, repeated = _without_copies(sorted(samples, key=attrgetter("site", "image")))
@@ -91,3 +90,6 @@ def _without_copies(samples: list[Sample]) -> tuple[list[Sample], list[Problem]]
             message = f"the same image as {before.image}; remove one of them"
             problems.append(Problem(sample.image, message, site=sample.site))
     return list(unique.values()), problems
+
+
+layout = Layout(list_samples, WANTED, signs=r"monusac[ _-].*|monuseg.*|tissue[ _-]images|slide[ _-]\d+|tnbc.*")

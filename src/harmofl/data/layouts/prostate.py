@@ -15,8 +15,9 @@ from collections import Counter
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
+from harmofl.data.layouts.layout import Layout
 from harmofl.data.layouts.pairs import Pairs, pair
-from harmofl.data.layouts.signs import nothing_found, open_folder
+from harmofl.data.layouts.signs import open_tree
 from harmofl.data.layouts.site_names import name_refusal
 from harmofl.data.layouts.tree import Tree, join, printable
 from harmofl.data.samples import Listing, Problem, Sample, of_site
@@ -30,7 +31,7 @@ _VOLUME = re.compile(rf"(?P<stem>.+?)(?P<mask>{MASK})?\.nii(\.gz)?", re.IGNORECA
 
 def list_samples(folder: Path) -> Listing:
     """List the cases of every folder that holds pairs."""
-    tree = open_folder(folder, WANTED)
+    tree = open_tree(folder, WANTED)
     pairs = {place: _pairs(tree, place) for place in tree.walk(DEPTH)}
     sites = _site_names(tree, [place for place, found in pairs.items() if found.found])
     problems = [
@@ -40,8 +41,6 @@ def list_samples(folder: Path) -> Listing:
     ]
     for problem in tree.problems:
         problems += of_site(_folder_name(tree, problem.file), [problem])
-    if not sites and not any(problem.fatal for problem in problems):
-        raise nothing_found(folder, WANTED, "prostate")
     samples = [
         # a Case00 of one site is not that of another
         Sample(site=site, image=image, mask=mask, patient=f"{site}/{stem}")
@@ -104,3 +103,6 @@ def _wrong_names(sites: dict[str, str]) -> list[Problem]:
     clashes = {folder: site for folder, site in sites.items() if uses[site] > 1}
     message = "its site has the name of another's"
     return problems + [Problem(printable(folder), message, site=site) for folder, site in clashes.items()]
+
+
+layout = Layout(list_samples, WANTED, signs=r".*_segmentation\.nii(\.gz)?")

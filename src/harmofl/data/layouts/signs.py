@@ -6,20 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from harmofl import registry
 from harmofl.data.layouts.tree import Tree
 from harmofl.errors import UsageError
 
-OWN_DATA = "classification or segmentation"
 
-_SIGNS = {
-    OWN_DATA: re.compile(r"manifest\.csv"),
-    "histology": re.compile(r"metadata\.csv|camelyon17_v.*"),
-    "nuclei": re.compile(r"monusac[ _-].*|monuseg.*|tissue[ _-]images|slide[ _-]\d+|tnbc.*"),
-    "prostate": re.compile(r".*_segmentation\.nii(\.gz)?"),
-}
-
-
-def open_folder(folder: Path, wanted: str) -> Tree:
+def open_tree(folder: Path, wanted: str) -> Tree:
     """Return the data folder, or say that it is none."""
     if os.path.isdir(folder):
         return _readable(Tree(folder))
@@ -35,29 +27,37 @@ def _readable(tree: Tree) -> Tree:
     return tree
 
 
-def nothing_found(folder: Path, wanted: str, task: str) -> UsageError:
+def describe_missing(folder: Path, wanted: str, signs: str) -> UsageError:
     """Say what was looked for and, if that can be told, which folder or task would be right."""
-    return UsageError(f"{folder}: found no {wanted}{_advice(folder, task)}")
+    return UsageError(f"{folder}: found no {wanted}{_advice(folder, signs)}")
 
 
-def _advice(folder: Path, task: str) -> str:
+def _advice(folder: Path, signs: str) -> str:
     absolute = Path(os.path.abspath(folder))
-    others = [other for other in _tasks_of(absolute) if other != task]
-    if others:
-        return f"; the folder looks like data for --task {others[0]}"
-    nearby = [absolute.parent, *_subfolders(absolute)]
-    right = next((other for other in nearby if task in _tasks_of(other)), None)
+    names = _names_in(absolute)
+    for layout, tasks in _tasks_by_layout().items():
+        if layout != signs and _speak_of(names, layout):
+            return f"; the folder looks like data for --task {' or '.join(tasks)}"
+    nearby = [absolute.parent, *(absolute / name for name in Tree(absolute).folders(""))]
+    right = next((other for other in nearby if _speak_of(_names_in(other), signs)), None)
     return f"; did you mean the folder {right}?" if right else ""
 
 
-def _tasks_of(folder: Path) -> list[str]:
-    """The tasks that the folder's name or those in it speak of."""
+def _tasks_by_layout() -> dict[str, list[str]]:
+    """The names of the tasks, by the signs of their layout."""
+    tasks: dict[str, list[str]] = {}
+    for task in registry.tasks:
+        tasks.setdefault(task.layout.signs, []).append(task.name)
+    return tasks
+
+
+def _names_in(folder: Path) -> list[str]:
+    """The folder's own name and those in it."""
     try:
-        names = [name.lower() for name in (folder.name, *os.listdir(folder))]
+        return [name.lower() for name in (folder.name, *os.listdir(folder))]
     except OSError:
         return []
-    return [task for task, sign in _SIGNS.items() if any(sign.fullmatch(name) for name in names)]
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    return [folder / name for name in Tree(folder).folders("")]
+def _speak_of(names: list[str], signs: str) -> bool:
+    return bool(signs) and any(re.fullmatch(signs, name) for name in names)
