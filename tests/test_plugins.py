@@ -6,7 +6,7 @@ import pytest
 import harmofl
 from harmofl import plugins, registry
 from harmofl.errors import UsageError
-from harmofl.federation.messages import as_sent
+from harmofl.federation.messages import settings_to_send
 from harmofl.plugins import load_plugin, plugins_in
 from harmofl.runs.model_folder import read_description
 from harmofl.settings import read_toml, resolve
@@ -90,7 +90,7 @@ def test_settings_record_the_plugins_that_are_loaded_and_those_that_they_name(tm
 def test_settings_that_name_a_plugin_do_not_run_it_and_do_not_travel_with_it(tmp_path: Path) -> None:
     path = write(tmp_path, "raise SystemExit('this must never run')\n")
     settings, _ = resolve("nuclei", "fedavg", file={"plugins": {"files": [str(path)]}})
-    assert as_sent(settings)["plugins"] == {"files": []}
+    assert settings_to_send(settings)["plugins"] == {"files": []}
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from harmofl.federation.checks import problem_with
+from harmofl.federation.checks import find_problem
 from harmofl.federation.messages import Reply
-from harmofl.federation.transports import in_order
+from harmofl.federation.transports import sort_replies
 
 STATE = {"weight": torch.ones(2, 3), "count": torch.tensor(4)}
 ANNOUNCED = {"harmonizer.amplitude": torch.ones(3, 1, 1), "step.a": torch.ones(2), "step.b": torch.ones(2)}
@@ -16,7 +16,7 @@ def reply(**changes: object) -> Reply:
 
 
 def problem(answer: Reply, kind: str = "train") -> str:
-    return problem_with(answer, kind, STATE, ANNOUNCED)  # type: ignore[arg-type]
+    return find_problem(answer, kind, STATE, ANNOUNCED)  # type: ignore[arg-type]
 
 
 def test_a_good_reply_has_no_problem() -> None:
@@ -60,7 +60,7 @@ def test_anything_else_that_cannot_be_used_is_a_problem_too(changes: dict[str, o
 
 def test_only_training_needs_training() -> None:
     evaluated = Reply("A", metrics={"test": {"A": {"metric": 0.5}}})
-    assert problem_with(evaluated, "evaluate", {}, {}) == ""
+    assert find_problem(evaluated, "evaluate", {}, {}) == ""
 
 
 def test_replies_come_in_the_order_of_names_and_each_as_soon_as_possible() -> None:
@@ -71,14 +71,14 @@ def test_replies_come_in_the_order_of_names_and_each_as_soon_as_possible() -> No
             seen.append(f"+{site}")
             yield Reply(site)
 
-    ordered = in_order(arriving(), ["A", "B", "C", "D"])  # type: ignore[arg-type]
+    ordered = sort_replies(arriving(), ["A", "B", "C", "D"])  # type: ignore[arg-type]
     for answer in ordered:
         seen.append(answer.site)
     assert seen == ["+C", "+A", "A", "+stranger", "+B", "B", "C", "+A", "D"]
 
 
 def test_a_site_that_never_answers_has_an_error() -> None:
-    replies = list(in_order([Reply("B", num_steps=3)], ["A", "B"]))
+    replies = list(sort_replies([Reply("B", num_steps=3)], ["A", "B"]))
     assert [(answer.site, answer.error, answer.num_steps) for answer in replies] == [
         ("A", "no answer", 0),
         ("B", "", 3),

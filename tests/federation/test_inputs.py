@@ -4,7 +4,7 @@ from torch import Generator, Tensor
 
 from harmofl.data.images import LabelledImages
 from harmofl.federation import inputs
-from harmofl.federation.inputs import TrainingInputs, in_batches
+from harmofl.federation.inputs import TrainingInputs, split_into_batches
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.settings import TrainingSettings
 
@@ -102,9 +102,9 @@ def test_every_image_comes_once_an_epoch_with_its_own_label(images: LabelledImag
 
 
 def test_a_last_batch_of_one_joins_the_one_before() -> None:
-    assert [len(batch) for batch in in_batches(torch.arange(9), 4)] == [4, 5]
-    assert [len(batch) for batch in in_batches(torch.arange(10), 4)] == [4, 4, 2]
-    assert [len(batch) for batch in in_batches(torch.arange(1), 4)] == [1]
+    assert [len(batch) for batch in split_into_batches(torch.arange(9), 4)] == [4, 5]
+    assert [len(batch) for batch in split_into_batches(torch.arange(10), 4)] == [4, 4, 2]
+    assert [len(batch) for batch in split_into_batches(torch.arange(1), 4)] == [1]
 
 
 def test_all_sites_of_a_process_share_one_memory_budget(

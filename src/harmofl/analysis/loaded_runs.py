@@ -18,7 +18,7 @@ from harmofl.data.images import Site, seed_of
 from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
-from harmofl.federation.inputs import in_batches
+from harmofl.federation.inputs import split_into_batches
 from harmofl.inference.evaluation import TrainingSites, open_source
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
@@ -76,7 +76,7 @@ class LoadedRun:
         """Yield some of a site's training images, harmonized, in batches of the run's size."""
         generator = torch.Generator().manual_seed(seed_of(seed, site.name, "batches"))
         chosen = torch.randperm(len(site.train), generator=generator)[:count]
-        for indices in in_batches(chosen, self.settings.training.batch_size):
+        for indices in split_into_batches(chosen, self.settings.training.batch_size):
             batch = site.train.load(indices)
             yield self._harmonize(site.name, batch.images), batch.targets.to(self._device(site.name))
 

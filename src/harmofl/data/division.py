@@ -114,7 +114,7 @@ def _draw_volumes(
 ) -> Places:
     """The slices of volumes drawn at random, as many as stay within the limit, but enough to be split."""
     sizes = np.bincount(entry.sample[places], minlength=len(samples))
-    by_chance = draw_places(len(samples), len(samples), data.seed, site, in_order=False).tolist()
+    by_chance = draw_places(len(samples), len(samples), data.seed, site, sort_replies=False).tolist()
     not_empty = [volume for volume in by_chance if sizes[volume]]
     order, needed = most_needed_first(not_empty, number_groups(samples, data), _assigned_parts(samples, data).tolist())
     fitting = max(needed, int((sizes[order].cumsum() <= limit).sum()))

@@ -72,11 +72,11 @@ def draw_samples(kind: Kind, samples: Sequence[Sample], limit: int, seed: int, s
     return tuple(samples[place] for place in draw_places(len(samples), limit, seed, site).tolist())
 
 
-def draw_places(count: int, wanted: int, seed: int, site: str, in_order: bool = True) -> Tensor:
+def draw_places(count: int, wanted: int, seed: int, site: str, sort_replies: bool = True) -> Tensor:
     """So many of `count` places, drawn at random."""
     generator = torch.Generator().manual_seed(seed_of(seed, site, "limit"))
     places = torch.randperm(count, generator=generator)[:wanted]
-    return places.sort().values if in_order else places
+    return places.sort().values if sort_replies else places
 
 
 def _group_by_site(samples: Iterable[Sample]) -> dict[str, list[Sample]]:

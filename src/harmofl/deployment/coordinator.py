@@ -14,8 +14,8 @@ from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
-from harmofl.federation.messages import Reply, Request, as_sent
-from harmofl.federation.server import quorum
+from harmofl.federation.messages import Reply, Request
+from harmofl.federation.sites import quorum
 from harmofl.federation.training import run_federation
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
@@ -107,7 +107,7 @@ def wait_for_quorum(
     transport: Transport, sites: Sequence[str], settings: Settings, seconds: float, watch: Watch
 ) -> list[str]:
     """Wait for all sites, and after a while for as many as make a quorum."""
-    needed = quorum(settings, len(sites))
+    needed = quorum(settings.federation, len(sites))
     watch(SitesAwaited(tuple(sites)))
     try:
         return sorted(transport.sites(len(sites), seconds))
@@ -137,14 +137,14 @@ def ask_for_settings(
     options: RunOptions, wanted: Settings, transport: Transport, names: Sequence[str]
 ) -> tuple[Settings, Method]:
     """Ask the sites what their images are like, and complete the settings with it."""
-    request = Request(NO_RUN, "describe", 0, settings=as_sent(wanted))
+    request = Request(NO_RUN, "describe", 0, settings=settings_to_send(wanted))
     replies = list(transport.ask(dict.fromkeys(names, request), wanted.federation.timeout))
     descriptions = {
         reply.site: reply.description for reply in replies if not reply.error and is_description(reply.description)
     }
     refused = {reply.site: reply.error or "no description" for reply in replies if reply.site not in descriptions}
     reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(refused.items()))
-    if len(descriptions) < quorum(wanted, len(names)):
+    if len(descriptions) < quorum(wanted.federation, len(names)):
         raise RunError(f"{len(descriptions)} of {len(names)} sites can take part ({reasons})")
     if refused:
         logger.warning("continuing without some sites: %s", reasons)

@@ -25,7 +25,7 @@ from harmofl.deployment.policy import (
 )
 from harmofl.devices import threads
 from harmofl.errors import UsageError
-from harmofl.federation.checks import in_plain_text, mismatch
+from harmofl.federation.checks import mismatch, to_plain_text
 from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
 from harmofl.federation.messages import Reply, Request, decode_request, encode
 from harmofl.methods.channel import announce, expect_combined
@@ -66,7 +66,7 @@ class Participant:
             request = self._decode(data)
             reply = self._answer_request(request)
         except RefusalError as error:
-            reason = in_plain_text(str(error))
+            reason = to_plain_text(str(error))
             logger.warning("%s: a request was refused: %s", self.kit.name, reason)
             return Reply(self.kit.name, error=reason)
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harmofl.federation.checks import in_plain_text
+from harmofl.federation.checks import to_plain_text
 from harmofl.federation.messages import Reply, decode_reply
 
 LARGEST_REPLY = 2**31
@@ -17,18 +17,18 @@ PLACE = {"round", "site", "phase", "error", "selected", "num_examples", "num_ste
 def reply_of(site: str, data: bytes | str, largest: int = LARGEST_REPLY) -> Reply:
     """Read the reply of a site, known by its key; text, or bytes that are no reply, give one with the reason."""
     if isinstance(data, str):  # an engine's own, in which a site may have had its say
-        return Reply(site, error=in_plain_text(data))
+        return Reply(site, error=to_plain_text(data))
     if len(data) > largest:
         return Reply(site, error=f"its answer has {len(data)} bytes, at most {largest} are accepted")
     try:
         reply = decode_reply(data)
     except ValueError as error:
-        return Reply(site, error=in_plain_text(f"its answer is {error}"))
+        return Reply(site, error=to_plain_text(f"its answer is {error}"))
     if reply.site != site:
         return Reply(site, error=f"it answered in the name of {reply.site!r:.80}")
     if not has_valid_fields(reply):
         return Reply(site, error="its answer is not a message: a field has another type or name than it should")
-    return replace(reply, error=in_plain_text(reply.error))
+    return replace(reply, error=to_plain_text(reply.error))
 
 
 def has_valid_fields(reply: Reply) -> bool:

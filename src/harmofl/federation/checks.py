@@ -16,12 +16,12 @@ from harmofl.methods.channel import expect_sent
 LONGEST_REASON = 500
 
 
-def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> str:
+def find_problem(reply: Reply, kind: Kind, state: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> str:
     """Say in a few words why a reply cannot be used; empty if it can.
 
     `state` and `sent`: tensors like those that are expected.
     """
-    return in_plain_text(
+    return to_plain_text(
         reply.error
         or mismatch(reply.state, state)
         or mismatch(reply.sent, expect_sent(sent, reply.sent))
@@ -30,7 +30,7 @@ def problem_with(reply: Reply, kind: Kind, state: Mapping[str, Tensor], sent: Ma
     )
 
 
-def in_plain_text(words: str) -> str:
+def to_plain_text(words: str) -> str:
     """A site's words as they may stand in records and terminals: one line, of limited length, no control characters."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words[:LONGEST_REASON])
 

@@ -49,7 +49,7 @@ class RefusalError(UsageError):
     """What a site will not do; the reason names nothing of its own."""
 
 
-def in_full(error: Exception) -> str:
+def describe_fully(error: Exception) -> str:
     """All about an error, for a server on the same machine."""
     kind = "" if isinstance(error, (TrainingDivergedError, UsageError)) else f"{type(error).__name__}: "
     return f"{kind}{error}"
@@ -70,7 +70,7 @@ class Client:
         model: Model,
         store: Store,
         model_folder: Path,
-        tell: Tell = in_full,
+        tell: Tell = describe_fully,
         keeps_model: bool = False,
     ) -> None:
         """`keeps_model`: write the selected model at the site, also where the server has all of it."""
@@ -99,9 +99,9 @@ class Client:
                 torch.manual_seed(seed_of(self.settings.seed, request.round, self.site.name))
                 return handle(request)
         except Exception as error:
-            return self._failed(error)
+            return self._report(error)
 
-    def _failed(self, error: Exception) -> Reply:
+    def _report(self, error: Exception) -> Reply:
         logger.debug("site %s failed", self.site.name, exc_info=error)
         return Reply(self.site.name, error=self.tell(error))
 
@@ -130,7 +130,7 @@ class Client:
         try:
             reply = self._train_from(request, select_prefix("optimizer", kept), memories)
         except Exception as error:  # the scores of the model that was received still count
-            return replace(self._failed(error), metrics=scores)
+            return replace(self._report(error), metrics=scores)
         return replace(reply, metrics={**reply.metrics, **scores})
 
     def _train_from(self, request: Request, optimizer_state: State, memories: Mapping[str, Memory]) -> Reply:

@@ -39,7 +39,7 @@ class TrainingInputs:
         kept = self._kept(harmonizer)
         for _ in range(self._training.local_epochs):
             order = torch.randperm(len(self._train), generator=generator)
-            for indices in in_batches(order, self._training.batch_size):
+            for indices in split_into_batches(order, self._training.batch_size):
                 if kept is not None:
                     harmonized, targets = kept[0][indices], kept[1][indices].long()
                     inputs = harmonized.to(self._device)
@@ -65,7 +65,7 @@ class TrainingInputs:
     def _all_harmonized(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor]:
         images, targets = [], []
         # In batches as in training: a batch of one image may differ in the last bit.
-        for indices in in_batches(torch.arange(len(self._train)), self._training.batch_size):
+        for indices in split_into_batches(torch.arange(len(self._train)), self._training.batch_size):
             batch = self._train.load(indices)
             images.append(harmonizer(batch.images.to(self._device)).cpu())
             targets.append(batch.targets.to(torch.int16))  # a quarter of the bytes
@@ -85,7 +85,7 @@ def _same(first: State, second: State) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def in_batches(order: Tensor, size: int) -> list[Tensor]:
+def split_into_batches(order: Tensor, size: int) -> list[Tensor]:
     """Batches of a size; a last batch of one image joins the one before, as batch norm needs two."""
     batches = list(torch.split(order, size))
     if len(batches) > 1 and len(batches[-1]) == 1:

@@ -59,7 +59,7 @@ class Reply:
     error: str = ""
 
 
-def as_sent(settings: Settings) -> dict[str, Any]:
+def settings_to_send(settings: Settings) -> dict[str, Any]:
     """Settings as they travel, without paths of the server's: the weights of the model to start from are sent."""
     return settings.with_values("model", initial=None).with_values("plugins", files=[]).model_dump(mode="json")
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
 from harmofl.errors import RunError, UsageError
-from harmofl.events import SERVER, RoundsFinished, RunStarted, Watch, event_of, ignore
-from harmofl.federation.checks import problem_with, without_bad_scores
+from harmofl.events import RoundsFinished, RunStarted, Watch, event_of, ignore
 from harmofl.federation.client import sites_differ
-from harmofl.federation.messages import Kind, Reply, Request, as_sent
-from harmofl.federation.transports import Transport, in_order
+from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
+from harmofl.federation.round_records import record_measurement, record_round, record_scores, record_training
+from harmofl.federation.sites import Sites
+from harmofl.federation.transports import Transport
 from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.channel import Combining, announce, open_memories
 from harmofl.methods.method import Method
@@ -31,10 +29,8 @@ from harmofl.runs.site_models import score_unseen
 from harmofl.runs.store import CorruptVersionError
 from harmofl.runs.summary import summarize
 from harmofl.settings import Settings
-from harmofl.states import load, num_bytes, snapshot
+from harmofl.states import load, snapshot
 from harmofl.tasks.task import Task
-
-logger = logging.getLogger(__name__)
 
 
 class Server:
@@ -53,11 +49,10 @@ class Server:
         self.task = task
         self.method = method
         self.settings = settings
-        self.transport = transport
         self.folder = folder
         self.run_identifier = run
         self.watch = watch
-        self.sites = task.sites_of(settings.data)
+        self.site_names = task.sites_of(settings.data)
         model = task.build_model(settings, method)
         if settings.model.initial:
             start_from(model.network, Path(settings.model.initial))
@@ -68,18 +63,17 @@ class Server:
         self.pooled = running_statistics(model.network) if pools else {}
         self.trainable = {name for name, _ in model.network.named_parameters()}
         self.pieces = method.pieces()
-        self.announced = announce(self.pieces, model)
+        self.sites = Sites(transport, settings.federation, announce(self.pieces, model), watch)
 
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
-        timeout = self.settings.federation.timeout
-        sites = sorted(self.transport.sites(minimum=quorum(self.settings, len(self.sites)), timeout=timeout))
-        restored = newest_checkpoint(self.folder)
-        self._announce(sites, done=restored.round if restored else 0)
-        progress = restored or self._begun(sites)
+        sites = self.sites.wait_for(len(self.site_names))
+        checkpoint = newest_checkpoint(self.folder)
+        self._announce(sites, done=checkpoint.round if checkpoint else 0)
+        progress = checkpoint or self._start(sites)
         while progress.round < self.settings.training.rounds:
-            progress = self._next_round(progress, sites)
-        return self._finished(progress, sites)
+            progress = self._run_round(progress, sites)
+        return self._finish(progress, sites)
 
     def _announce(self, sites: list[str], done: int) -> None:
         score = self.task.score_for(self.settings)
@@ -95,9 +89,9 @@ class Server:
         )
         self.watch(started)
 
-    # --- one round ---------------------------------------------------------------------------------------------
+    # --- rounds ------------------------------------------------------------------------------------------------
 
-    def _begun(self, sites: list[str]) -> Progress:
+    def _start(self, sites: list[str]) -> Progress:
         """Before round 1: the initial model, and what the method's pieces measure first."""
         started = time.perf_counter()
         selection = Selection(not self.shared, {}, self.task.score_for(self.settings).higher_is_better)
@@ -114,17 +108,16 @@ class Server:
         combining = Combining(self.pieces, progress.combined, len(sites))
         records: list[Record] = []
         num_measured = 0
-        for reply in self._accepted(requests, records, state_names=[]):
+        for reply in self.sites.usable_replies(requests, records):
             combining.add(reply.site, reply.sent)
             num_measured += bool(reply.sent)
-            place = {"round": 0, "site": reply.site, "phase": "measure"}
-            records.append(place | self._traffic(requests[reply.site], reply))
+            records.append(record_measurement(requests[reply.site], reply))
         self._require_quorum(num_measured, sites, 0, records)
         self.folder.append(records)
         return replace(progress, combined=combining.value(), num_records=len(records))
 
-    def _next_round(self, progress: Progress, sites: list[str]) -> Progress:
-        """Send the model, fold the sites' answers into the next one, and write it down.
+    def _run_round(self, progress: Progress, sites: list[str]) -> Progress:
+        """Send the model, fold the sites' replies into the next one, and write it down.
 
         The sites also score the model that they receive, so that a round is one message: its scores belong to the
         round before.
@@ -138,34 +131,28 @@ class Server:
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
-        for reply, usable in self._answers(requests, records, self.shared):
-            scores |= self._score_records(progress.round, reply, records)
+        for reply, usable in self.sites.ask(requests, records, {name: self.initial[name] for name in self.shared}):
+            scores |= self._note_scores(progress.round, reply, records)
             if not usable:
                 continue
             aggregation.add(reply.state, self._weight(reply), reply.num_steps, self._momentum())
             combining.add(reply.site, reply.sent)
             losses[reply.site] = reply.metrics["train"]["loss"]
-            records.append(self._train_record(number, requests[reply.site], reply))
-            self.watch(event_of(records[-1]))
+            self._note(record_training(requests[reply.site], reply), records)
         self._require_quorum(len(losses), sites, number, records)
 
-        learning_rate = self.settings.federation.server_learning_rate
-        state, memory = aggregation.finish(progress.memory, learning_rate)
+        state, memory = aggregation.finish(progress.memory, self.settings.federation.server_learning_rate)
         seconds = time.perf_counter() - started
-        records.append(self._server_record(number, list(losses.values()), scores, seconds, records))
+        records.append(record_round(number, list(losses.values()), scores, seconds, records))
         self.folder.append(records)
-        selection = progress.selection.after(progress.round, scores)
-        following = Progress(
-            round=number,
+        following = progress.advance(
             state=state,
             memory=memory,
             combined=combining.value(),
-            selection=selection,
-            num_records=progress.num_records + len(records),
-            seconds=progress.seconds + seconds,
-            # This checkpoint and the one before, should this one be damaged, and the best round as each knows it.
-            kept=tuple(sorted({number, progress.round} | selection.rounds() | progress.selection.rounds())),
-            trained=tuple(sorted({*progress.trained, *losses})),
+            scores=scores,
+            num_records=len(records),
+            seconds=seconds,
+            trained=losses,
         )
         write_checkpoint(self.folder, following)
         self.watch(event_of(records[-1]))
@@ -180,34 +167,10 @@ class Server:
             round=number,
             state=state if kind != "measure" else {},
             combined=progress.combined,
-            settings=as_sent(self.settings),
+            settings=settings_to_send(self.settings),
             keep=progress.kept,
             **more,
         )
-
-    def _accepted(
-        self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]
-    ) -> Iterator[Reply]:
-        """Ask all sites; yield the good replies in the order of names, and record why others are left out."""
-        return (reply for reply, usable in self._answers(requests, records, state_names) if usable)
-
-    def _answers(
-        self, requests: Mapping[str, Request], records: list[Record], state_names: list[str]
-    ) -> Iterator[tuple[Reply, bool]]:
-        """All replies in the order of names, and whether they can be used; scores of the others may still count."""
-        expected = {name: self.initial[name] for name in state_names}
-        replies = self.transport.ask(requests, timeout=self.settings.federation.timeout)
-        for reply in in_order(replies, sorted(requests)):
-            request = requests[reply.site]
-            problem = problem_with(reply, request.kind, expected, self.announced)
-            if not problem:
-                yield reply, True
-                continue
-            phase = request.kind if request.kind != "evaluate" else "test"
-            records.append({"round": request.round, "site": reply.site, "phase": phase, "error": problem})
-            logger.info("round %d: %s left out: %s", request.round, reply.site, problem)
-            self.watch(event_of(records[-1]))
-            yield without_bad_scores(reply), False
 
     def _weight(self, reply: Reply) -> float:
         return float(reply.num_examples) if self.settings.federation.weights == "examples" else 1.0
@@ -217,107 +180,51 @@ class Server:
         return self.settings.training.momentum if self.settings.training.optimizer == "sgd" else 0.0
 
     def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
-        needed = quorum(self.settings, len(sites))
-        if num_answers < needed:
-            self.folder.append(records)  # a resumed run drops them again
-            sites_by_reason: dict[str, list[str]] = {}
-            for record in records:
-                if "error" in record:
-                    sites_by_reason.setdefault(record["error"], []).append(record["site"])
-            reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites_by_reason.items())
-            raise RunError(
-                f"round {number}: {num_answers} of {len(sites)} sites gave a usable answer, {needed} are needed "
-                f"({reasons}). The last checkpoint is kept: mend the cause and go on with --resume, or start again "
-                "with other settings (a lower training.learning_rate, if training diverged) and another --out"
-            )
+        try:
+            self.sites.require_quorum(num_answers, len(sites), number, records)
+        except RunError:
+            self.folder.append(records)  # for whoever looks for the cause; a resumed run drops them again
+            raise
 
-    # --- records -----------------------------------------------------------------------------------------------
+    def _note(self, record: Record, records: list[Record]) -> None:
+        records.append(record)
+        self.watch(event_of(record))
 
-    def _traffic(self, request: Request, reply: Reply) -> Record:
-        return {
-            "num_examples": reply.num_examples,
-            "bytes_down": num_bytes(request.state, request.combined),
-            "bytes_up": num_bytes(reply.state, reply.sent),
-        }
-
-    def _train_record(self, number: int, request: Request, reply: Reply) -> Record:
-        place = {"round": number, "site": reply.site, "phase": "train"}
-        steps = {"num_steps": reply.num_steps}
-        return place | self._traffic(request, reply) | steps | dict(reply.metrics["train"])
-
-    def _score_records(self, number: int, reply: Reply, records: list[Record], **more: bool) -> dict[str, float]:
+    def _note_scores(self, number: int, reply: Reply, records: list[Record], **more: bool) -> dict[str, float]:
         """Record a reply's scores of the model of a round; return the validation metrics by site."""
-        for phase in ("val", "test"):
-            for site, scores in reply.metrics.get(phase, {}).items():
-                records.append({"round": number, "site": site, "phase": phase} | dict(scores) | more)
-                self.watch(event_of(records[-1]))
+        for record in record_scores(number, reply, **more):
+            self._note(record, records)
         return {site: scores["metric"] for site, scores in reply.metrics.get("val", {}).items()}
-
-    def _server_record(
-        self,
-        number: int,
-        losses: list[float],
-        scores: Mapping[str, float],
-        seconds: float,
-        records: list[Record],
-    ) -> Record:
-        record = {
-            "round": number,
-            "site": SERVER,
-            "phase": "train",
-            "loss": statistics.fmean(losses),
-            "seconds": seconds,
-        }
-        if scores:
-            record["previous_val"] = statistics.fmean(scores.values())
-        left_out = [r["site"] for r in records if "error" in r]
-        return record | ({"left_out": left_out} if left_out else {})
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def _finished(self, progress: Progress, sites: list[str]) -> Record:
+    def _finish(self, progress: Progress, sites: list[str]) -> Record:
         """Score the last model, choose the best round, score that one thoroughly, and write model and summary."""
         started = time.perf_counter()
         self.watch(RoundsFinished(progress.round))
         records: list[Record] = []
-        scores: dict[str, float] = {}
-        requests = {site: self._request("evaluate", site, progress, progress.round) for site in sites}
-        for reply in self._accepted(requests, records, state_names=[]):
-            scores |= self._score_records(progress.round, reply, records)
-        selection = progress.selection.after(progress.round, scores)
-        if not selection.best:
-            raise RunError("no site scored any round, so no model can be selected")
-
-        selected = self._selected(progress, selection, sites)
-        requests = {
-            site: self._request("evaluate", site, chosen, chosen.round, thorough=True)
-            for site, chosen in selected.items()
-        }
-        num_scored = 0
-        for reply in self._accepted(requests, records, state_names=[]):
-            self._score_records(requests[reply.site].round, reply, records, selected=True)
-            num_scored += 1
-        self._require_quorum(num_scored, sites, progress.round, records)
+        selection = self._score_last_model(progress, sites, records)
+        selected = self._read_selected(progress, selection, sites)
+        self._test(selected, sites, progress.round, records)
         self._write_model(selected[sites[0]], selection)
-        unseen = self._unseen_record(progress.round)
-        self.folder.append(records + unseen)
+        self._score_unseen_site(progress.round, records)
+        self.folder.append(records)
         seconds = progress.seconds + time.perf_counter() - started
-        summary = summarize(self.task, self.method, self.settings, selection, records + unseen, seconds)
+        summary = summarize(self.task, self.method, self.settings, selection, records, seconds)
         self.folder.finish(summary)
         return summary
 
-    def _unseen_record(self, number: int) -> list[Record]:
-        """The scores at the hospital that took no part, if there is one."""
-        site = self.settings.data.hold_out_site
-        if site is None:
-            return []
-        scores, note = score_unseen(self.folder.model, self.settings, self.method)
-        record: Record = {"round": number, "site": site, "phase": "unseen"} | dict(scores)
-        record |= {"note": note} if note else {}
-        self.watch(event_of(record))
-        return [record]
+    def _score_last_model(self, progress: Progress, sites: list[str], records: list[Record]) -> Selection:
+        scores: dict[str, float] = {}
+        requests = {site: self._request("evaluate", site, progress, progress.round) for site in sites}
+        for reply in self.sites.usable_replies(requests, records):
+            scores |= self._note_scores(progress.round, reply, records)
+        selection = progress.selection.after(progress.round, scores)
+        if not selection.best:
+            raise RunError("no site scored any round, so no model can be selected")
+        return selection
 
-    def _selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, Progress]:
+    def _read_selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, Progress]:
         """For each site, the checkpoint of the round of its selected model; a site never scored has the last one."""
         scored = selection.best if selection.per_site else sites
         rounds = {site: selection.round_for(site) if site in scored else progress.round for site in sites}
@@ -327,11 +234,31 @@ class Server:
             raise RunError(f"the checkpoint of the best round cannot be read: {error}") from None
         return {site: others.get(number, progress) for site, number in rounds.items()}
 
+    def _test(self, selected: Mapping[str, Progress], sites: list[str], number: int, records: list[Record]) -> None:
+        """Let every site score its selected model with every metric."""
+        requests = {
+            site: self._request("evaluate", site, chosen, chosen.round, thorough=True)
+            for site, chosen in selected.items()
+        }
+        num_scored = 0
+        for reply in self.sites.usable_replies(requests, records):
+            self._note_scores(requests[reply.site].round, reply, records, selected=True)
+            num_scored += 1
+        self._require_quorum(num_scored, sites, number, records)
+
+    def _score_unseen_site(self, number: int, records: list[Record]) -> None:
+        """Record the scores at the hospital that took no part, if there is one."""
+        site = self.settings.data.hold_out_site
+        if site is not None:
+            scores, note = score_unseen(self.folder.model, self.settings, self.method)
+            record: Record = {"round": number, "site": site, "phase": "unseen"} | dict(scores)
+            self._note(record | ({"note": note} if note else {}), records)
+
     def _write_model(self, chosen: Progress, selection: Selection) -> None:
-        """The whole model, or its description if every site keeps a part of its own (it wrote that itself)."""
+        """Write the whole model, or its description if every site has its own (it wrote that itself)."""
         best = None if selection.per_site else chosen.round
         if self.sites_differ:
-            describe_model(self.folder.model, self.task, self.settings, self.sites, best)
+            describe_model(self.folder.model, self.task, self.settings, self.site_names, best)
             return
         model = self.task.build_model(self.settings, self.method)
         load(model.network, chosen.state)
@@ -339,7 +266,7 @@ class Server:
         for name, piece in self.pieces.items():
             piece.receive(model, memories[name])
         model.harmonizer.freeze()
-        write_model(self.folder.model, model, self.task, self.settings, self.sites, best)
+        write_model(self.folder.model, model, self.task, self.settings, self.site_names, best)
 
 
 def check_pieces(method: Method, model: Model) -> None:
@@ -351,11 +278,6 @@ def check_pieces(method: Method, model: Model) -> None:
                 "send; a harmonizer's measurement() must return every tensor that sites will send from the start, with "
                 "its name, shape and type, zeros for example"
             )
-
-
-def quorum(settings: Settings, num_sites: int) -> int:
-    """How many sites make a round."""
-    return max(1, math.ceil(settings.federation.quorum * num_sites))
 
 
 def start_from(network: nn.Module, folder: Path) -> None:

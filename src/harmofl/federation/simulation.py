@@ -19,11 +19,11 @@ from harmofl.settings import Settings
 def num_workers(settings: Settings, method: Method) -> int:
     """As many as asked for, or one per core if the method can reach them; never more than there are sites."""
     num_sites = len(registry.tasks.find(settings.task).participants(method, settings.data))
-    possible = 1 if hindrance(method) else max(1, num_cores() // settings.federation.threads)
+    possible = 1 if obstacle_to_workers(method) else max(1, num_cores() // settings.federation.threads)
     return min(settings.federation.workers or possible, num_sites)
 
 
-def hindrance(method: Method) -> str:
+def obstacle_to_workers(method: Method) -> str:
     """Say why a method, or what a script has registered, cannot reach worker processes; empty if it can."""
     try:
         pickled = code_to_carry(method)

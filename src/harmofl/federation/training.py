@@ -13,7 +13,7 @@ from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, ignore
 from harmofl.federation.server import Server, check_pieces, start_from
-from harmofl.federation.simulation import hindrance, num_workers, simulate
+from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
@@ -103,6 +103,6 @@ def run_federation(
 
 def _check_method_travels(method: Method, settings: Settings) -> None:
     """Raise an error if a method cannot be sent to worker processes."""
-    if num_workers(settings, method) > 1 and (reason := hindrance(method)):
+    if num_workers(settings, method) > 1 and (reason := obstacle_to_workers(method)):
         hint = "it and what is registered must be defined at the top of a file (no lambda), or use workers=1"
         raise UsageError(f"{method.name} cannot be sent to worker processes: {hint} ({reason})")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from harmofl import registry
 from harmofl.devices import threads
 from harmofl.errors import DiskError
-from harmofl.federation.client import Client, in_full
+from harmofl.federation.client import Client, describe_fully
 from harmofl.federation.messages import Reply, Request
 from harmofl.files import find_disk_failure, what_failed
 from harmofl.methods.method import Method
@@ -31,7 +31,7 @@ class Transport(Protocol):
         """Send each site its request; yield one reply per site, in any order."""
 
 
-def in_order(replies: Iterable[Reply], sites: Sequence[str]) -> Iterator[Reply]:
+def sort_replies(replies: Iterable[Reply], sites: Sequence[str]) -> Iterator[Reply]:
     """Yield replies in the order of sites, each as soon as its turn comes: sums never depend on who was faster."""
     waiting: dict[str, Reply] = {}
     remaining = list(sites)
@@ -66,7 +66,7 @@ class Clients:
             raise error
         if failure := find_disk_failure(error, self.folder):
             raise DiskError(what_failed(failure)) from error
-        return in_full(error)
+        return describe_fully(error)
 
     def _client(self, site: str) -> Client:
         if site not in self._made:

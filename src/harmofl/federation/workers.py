@@ -42,7 +42,7 @@ def worker_context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harmofl.federation.workers", *SLOW_IMPORTS])
-    with interrupts_held():
+    with hold_interrupts():
         forkserver.ensure_running()
     return context
 
@@ -61,7 +61,7 @@ class Worker:
         self.process: BaseProcess = context.Process(
             target=_serve, args=(other_end, settings, code, folder), daemon=True
         )
-        with interrupts_held(), main_script_hidden(unless_in=code):
+        with hold_interrupts(), hide_main_script(unless_in=code):
             self.process.start()
         other_end.close()
         self.known: set[str] = set()
@@ -124,13 +124,13 @@ class Workers:
         while pending or any(worker.site for worker in self._workers):
             for place, worker in enumerate(self._workers):
                 if pending and worker.site is None:
-                    free = worker if worker.process.is_alive() else self._replaced(place)
+                    free = worker if worker.process.is_alive() else self._replace(place)
                     site = next((site for site in pending if site in free.known), pending[0])
                     pending.remove(site)
                     free.send(site, requests[site], timeout)
-            yield from self._answers()
+            yield from self._receive_some()
 
-    def _answers(self) -> Iterator[Reply]:
+    def _receive_some(self) -> Iterator[Reply]:
         busy = [worker for worker in self._workers if worker.site]
         nearest = min(worker.deadline for worker in busy) - time.monotonic()
         ready = wait([worker.connection for worker in busy], timeout=min(max(0.0, nearest), LONGEST_WAIT))
@@ -142,10 +142,10 @@ class Workers:
             else:
                 continue
             if not worker.process.is_alive():
-                self._replaced(place)
+                self._replace(place)
             yield reply
 
-    def _replaced(self, place: int) -> Worker:
+    def _replace(self, place: int) -> Worker:
         self._workers[place].stop()
         self._workers[place] = Worker(*self._arguments)
         return self._workers[place]
@@ -189,7 +189,7 @@ def _die_with_parent() -> None:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[None]:
+def hold_interrupts() -> Iterator[None]:
     """Start a process that never hears Ctrl-C, not even while it imports; this one hears it after the block."""
     if os.name != "posix" or threading.current_thread() is not threading.main_thread():
         yield
@@ -203,7 +203,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 @contextmanager
-def main_script_hidden(unless_in: bytes) -> Iterator[None]:
+def hide_main_script(unless_in: bytes) -> Iterator[None]:
     """Keep a new process from running the user's script again, unless what it needs is defined there."""
     if b"__main__" in unless_in:
         yield

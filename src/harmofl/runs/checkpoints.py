@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from harmofl.errors import RunError
@@ -31,6 +32,33 @@ class Progress:
     """Rounds that this checkpoint or the one before may need."""
     trained: tuple[str, ...] = ()
     """Sites that have trained, and so have entries of their own if not everything travels."""
+
+    def advance(
+        self,
+        *,
+        state: State,
+        memory: State,
+        combined: State,
+        scores: Mapping[str, float],
+        num_records: int,
+        seconds: float,
+        trained: Iterable[str],
+    ) -> Progress:
+        """Where the run stands one round later; the scores are those of the model of this round."""
+        number = self.round + 1
+        selection = self.selection.after(self.round, scores)
+        return Progress(
+            round=number,
+            state=state,
+            memory=memory,
+            combined=combined,
+            selection=selection,
+            num_records=self.num_records + num_records,
+            seconds=self.seconds + seconds,
+            # This checkpoint and the one before, should this one be damaged, and the best round as each knows it.
+            kept=tuple(sorted({number, self.round} | selection.rounds() | self.selection.rounds())),
+            trained=tuple(sorted({*self.trained, *trained})),
+        )
 
 
 def write_checkpoint(folder: RunFolder, progress: Progress) -> None:

@@ -1,0 +1,60 @@
+"""What a round leaves in the records: one for each site's training, each site's scores, and the server."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from harmofl.events import SERVER
+from harmofl.federation.messages import Reply, Request
+from harmofl.runs.folder import Record
+from harmofl.states import num_bytes
+
+
+def record_measurement(request: Request, reply: Reply) -> Record:
+    """What a site's measurement before round 1 cost."""
+    return {"round": request.round, "site": reply.site, "phase": "measure"} | _traffic(request, reply)
+
+
+def record_training(request: Request, reply: Reply) -> Record:
+    """A site's training in a round."""
+    place = {"round": request.round, "site": reply.site, "phase": "train"}
+    return place | _traffic(request, reply) | {"num_steps": reply.num_steps} | dict(reply.metrics["train"])
+
+
+def record_scores(number: int, reply: Reply, **more: bool) -> Iterator[Record]:
+    """A reply's scores of the model of a round, by the site that the images come from."""
+    for phase in ("val", "test"):
+        for site, scores in reply.metrics.get(phase, {}).items():
+            yield {"round": number, "site": site, "phase": phase} | dict(scores) | more
+
+
+def record_problem(request: Request, site: str, problem: str) -> Record:
+    """Why a site is left out."""
+    phase = request.kind if request.kind != "evaluate" else "test"
+    return {"round": request.round, "site": site, "phase": phase, "error": problem}
+
+
+def record_round(
+    number: int, losses: Sequence[float], scores: Mapping[str, float], seconds: float, others: Sequence[Record]
+) -> Record:
+    """The server's own record of a round: means over sites, and who is left out."""
+    record: Record = {
+        "round": number,
+        "site": SERVER,
+        "phase": "train",
+        "loss": statistics.fmean(losses),
+        "seconds": seconds,
+    }
+    if scores:
+        record["previous_val"] = statistics.fmean(scores.values())
+    left_out = [other["site"] for other in others if "error" in other]
+    return record | ({"left_out": left_out} if left_out else {})
+
+
+def _traffic(request: Request, reply: Reply) -> Record:
+    return {
+        "num_examples": reply.num_examples,
+        "bytes_down": num_bytes(request.state, request.combined),
+        "bytes_up": num_bytes(reply.state, reply.sent),
+    }
