@@ -14,7 +14,7 @@ from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
-from harmofl.federation.messages import Reply, Request
+from harmofl.federation.messages import Reply, Request, settings_to_send
 from harmofl.federation.sites import quorum
 from harmofl.federation.training import run_federation
 from harmofl.federation.transports import Transport
