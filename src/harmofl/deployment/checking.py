@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harmofl import registry
+from harmofl.data.check import Check
+from harmofl.data.check import check_images as look_at
 from harmofl.deployment.engine import Engine, Finding, find_engine
 from harmofl.deployment.kits import ServerKit, SiteKit, open_kit, read_part
+from harmofl.deployment.own_images import name_in_folder
 from harmofl.deployment.provisioning import phantom_sites
 from harmofl.deployment.versions import VERSIONS, Versions
 from harmofl.errors import RunError, UsageError
 from harmofl.files import what_failed
+from harmofl.settings import resolve
 
 GIGABYTE = 2**30
 LEAST_SPACE, LITTLE_SPACE = 1.0, 5.0
 SHOWN = 3
+NAME_ANOTHER = "name a folder that this user can write to"
 
 
 def check_kit(folder: Path) -> Iterator[Finding]:
@@ -112,7 +116,7 @@ def check_space(folder: Path) -> Finding:
         there = next(place for place in (folder, *folder.parents) if place.exists())
         left = shutil.disk_usage(there).free / GIGABYTE
     except OSError as error:
-        return Finding(False, what_failed(error), "name a folder that this user can write to")
+        return Finding(False, what_failed(error), NAME_ANOTHER)
     hint = "decoded images and checkpoints need a few gigabytes, large data sets more"
     return Finding(left >= LEAST_SPACE, f"{left:.1f} GB of disk space are free", hint if left < LITTLE_SPACE else "")
 
@@ -124,19 +128,8 @@ def check_writable(folder: Path, name: str) -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Finding(
-            False, f"{name}: cannot be written ({error.strerror or error})", "name a folder that this user can write to"
-        )
+        return Finding(False, f"{name}: cannot be written ({error.strerror or error})", NAME_ANOTHER)
     return Finding(True, f"{name}: can be written")
-
-
-@dataclass(frozen=True)
-class Images:
-    """What `harmofl data check` found of a site's images."""
-
-    count: int
-    fatal: tuple[str, ...]
-    remarks: tuple[str, ...]
 
 
 def check_images(kit: SiteKit, task: str) -> Iterator[Finding]:
@@ -145,7 +138,7 @@ def check_images(kit: SiteKit, task: str) -> Iterator[Finding]:
         yield check_synthetic(kit, task)
         return
     try:
-        images = inspect_images(kit, task)
+        check = inspect_images(kit, task)
     except UsageError as error:
         yield Finding(False, f"{task}: {error}", "correct `data`, `site_in_data` or `tasks` in site.toml")
         return
@@ -153,12 +146,14 @@ def check_images(kit: SiteKit, task: str) -> Iterator[Finding]:
         yield Finding(False, f"{task}: {what_failed(error)}", "let this user read the images, or correct `data`")
         return
     more = f"harmofl data check --task {task} --data {kit.data}"
-    if images.fatal:
-        yield Finding(False, f"{task}: {summarize(images.fatal)}", more)
+    fatal = [str(problem) for problem in check.problems if problem.fatal]
+    remarks = [str(problem) for problem in check.problems if not problem.fatal]
+    if fatal:
+        yield Finding(False, f"{task}: {summarize(fatal)}", more)
     else:
-        yield Finding(True, f"{task}: {images.count} images can be loaded")
-    if images.remarks:
-        yield Finding(True, f"{task}: {summarize(images.remarks)}", more)
+        yield Finding(True, f"{task}: {check.images} images can be loaded")
+    if remarks:
+        yield Finding(True, f"{task}: {summarize(remarks)}", more)
 
 
 def check_synthetic(kit: SiteKit, task: str) -> Finding:
@@ -170,12 +165,8 @@ def check_synthetic(kit: SiteKit, task: str) -> Finding:
     return Finding(False, what, "say where this hospital's own images are: `data` in site.toml")
 
 
-def inspect_images(kit: SiteKit, task: str) -> Images:
+def inspect_images(kit: SiteKit, task: str) -> Check:
     """Look at all of a site's images, as `harmofl data check` does."""
-    from harmofl.data.check import check_images as look_at
-    from harmofl.deployment.own_images import name_in_folder
-    from harmofl.settings import resolve
-
     data = kit.data or Path()
     if not data.is_dir():
         raise UsageError(f"data = {kit.settings.data!r}: there is no such folder")
@@ -183,13 +174,10 @@ def inspect_images(kit: SiteKit, task: str) -> Images:
     settings, _ = resolve(task, "fedavg", overrides=overrides)
     chosen = registry.tasks.find(task)
     own_name = name_in_folder(kit, chosen.open_folder(settings.data).sites)
-    check = look_at(chosen, chosen.open_folder(settings.with_values("data", sites=[own_name]).data))
-    fatal = tuple(str(problem) for problem in check.problems if problem.fatal)
-    remarks = tuple(str(problem) for problem in check.problems if not problem.fatal)
-    return Images(check.images, fatal, remarks)
+    return look_at(chosen, chosen.open_folder(settings.with_values("data", sites=[own_name]).data))
 
 
-def summarize(problems: tuple[str, ...]) -> str:
+def summarize(problems: Sequence[str]) -> str:
     """Name the first problems, and how many there are."""
     rest = len(problems) - SHOWN
     more = f"; and {rest} more" if rest > 0 else ""

@@ -25,7 +25,7 @@ def test_flower_tells_nobody_anything(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "PACKAGE", "harmofl.deployment.no_such_package")
+    monkeypatch.setattr(children, "PROGRAMS", "harmofl.deployment.no_such_package")
     heard: list[str] = []
     child = Child("superlink", [], tmp_path, heard.append)
     child.process.wait(30)

@@ -4,7 +4,6 @@ import os
 import ssl
 import stat
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from harmofl.deployment.tls import certificates
 from harmofl.deployment.tls.certificates import (
     issue_server_certificate,
     make_authority,
@@ -126,9 +124,3 @@ def test_a_broken_authority_is_named(authority: Path, tmp_path: Path, damage: ob
     with pytest.raises(UsageError, match=words):
         issue_server_certificate(authority, ["a"], tmp_path / "tls")
     assert not (tmp_path / "tls").exists()
-
-
-def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(UsageError, match=r"harmofl\[flower\]"):
-        certificates.make_authority(tmp_path / "authority")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harmofl.deployment.processes import end_process
 
-PACKAGE = __package__
+PROGRAMS = f"{__package__}.runtime.programs"
 LARGEST_LOG = 5_000_000
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 LOOPBACK = "127.0.0.1,localhost,::1"
@@ -60,14 +60,15 @@ class Child:
     """One process of Flower's, which ends by itself if we are killed."""
 
     def __init__(
-        self, module: str, arguments: Sequence[str], engine: Path, on_line: OnLine = lambda line: None
+        self, program: str, arguments: Sequence[str], engine: Path, on_line: OnLine = lambda line: None
     ) -> None:
-        self.name = module
         self._lines: deque[str] = deque(maxlen=30)
         self._on_line = on_line
-        self._log = RotatingFileHandler(engine / f"{module}.log", maxBytes=LARGEST_LOG, backupCount=1, encoding="utf-8")
+        self._log = RotatingFileHandler(
+            engine / f"{program}.log", maxBytes=LARGEST_LOG, backupCount=1, encoding="utf-8"
+        )
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"{PACKAGE}.{module}", *arguments],
+            [sys.executable, "-P", "-m", PROGRAMS, program, *arguments],
             stdin=subprocess.PIPE,  # its end tells the child that we have ended
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

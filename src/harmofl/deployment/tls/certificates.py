@@ -7,19 +7,19 @@ private key never leaves its site; the server knows the public one.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from harmofl.errors import UsageError
 from harmofl.files import PRIVATE, write_whole
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
@@ -41,20 +41,8 @@ class Validity:
         return (self.ends - (now or datetime.now(UTC))).days
 
 
-@contextmanager
-def require_cryptography() -> Iterator[None]:
-    """Say which extra installs the package, if it is missing."""
-    try:
-        yield
-    except ImportError:
-        extras = "pip install 'harmofl[flower]' or 'harmofl[nvflare]'"
-        raise UsageError(f"certificates need the package cryptography: {extras}") from None
-
-
 def make_authority(folder: Path, name: str = "harmofl federation") -> Path:
     """Make an authority, `ca.crt` with its key, unless the folder has one; return the folder."""
-    with require_cryptography():
-        from cryptography import x509
     if (folder / "ca.key").exists():
         return folder
     key = new_key()
@@ -87,9 +75,6 @@ def issue_server_certificate(authority: Path, hosts: Sequence[str], folder: Path
 
     `hosts`: the names and addresses under which sites reach the server; those of its own machine are added.
     """
-    with require_cryptography():
-        from cryptography import x509
-        from cryptography.x509.oid import ExtendedKeyUsageOID
     own, issuer = read_authority(authority)
     key = new_key()
     names = x509.SubjectAlternativeName([alternative_name(host) for host in dict.fromkeys((*hosts, *OWN_MACHINE))])
@@ -109,8 +94,6 @@ def issue_server_certificate(authority: Path, hosts: Sequence[str], folder: Path
 
 def make_site_key(folder: Path, name: str) -> Path:
     """Make a site's key, as `ssh-keygen -t ecdsa -b 384` would; return the public key's path."""
-    with require_cryptography():
-        from cryptography.hazmat.primitives import serialization
     if (folder / name).exists():
         raise UsageError(f"{folder / name}: the site has a key already")
     key, public = new_key(), folder / f"{name}.pub"
@@ -128,8 +111,6 @@ def read_validity(path: Path) -> Validity:
 
 def read_certificate(path: Path) -> x509.Certificate:
     """Read the certificate in a file."""
-    with require_cryptography():
-        from cryptography import x509
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
@@ -140,12 +121,9 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 def read_authority(folder: Path) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
     """Read the key and the certificate that `make_authority` wrote."""
-    with require_cryptography():
-        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
     path = folder / "ca.key"
     try:
-        key = load_pem_private_key(path.read_bytes(), None)
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}; it signs the server's certificate") from None
     except (ValueError, TypeError):
@@ -157,15 +135,11 @@ def read_authority(folder: Path) -> tuple[EllipticCurvePrivateKey, x509.Certific
 
 def new_key() -> EllipticCurvePrivateKey:
     """Make a key, on the curve that Flower asks of sites."""
-    with require_cryptography():
-        from cryptography.hazmat.primitives.asymmetric import ec
     return ec.generate_private_key(ec.SECP384R1())
 
 
 def write_private_key(path: Path, key: EllipticCurvePrivateKey, openssh: bool = False) -> None:
     """Write a key that only its owner can read, from the first moment on."""
-    from cryptography.hazmat.primitives import serialization
-
     kind = serialization.PrivateFormat.OpenSSH if openssh else serialization.PrivateFormat.PKCS8
     text = key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
     write_whole(path, text, PRIVATE)
@@ -173,9 +147,6 @@ def write_private_key(path: Path, key: EllipticCurvePrivateKey, openssh: bool = 
 
 def subject_name(name: str) -> x509.Name:
     """Make the name that a certificate is for, or from."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
@@ -183,8 +154,6 @@ def start_certificate(
     subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
     """Fill in what all certificates have in common."""
-    from cryptography import x509
-
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -200,15 +169,11 @@ def start_certificate(
 
 def sign(certificate: x509.CertificateBuilder, key: EllipticCurvePrivateKey) -> bytes:
     """Sign a certificate; return it as PEM."""
-    from cryptography.hazmat.primitives import hashes, serialization
-
     return certificate.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
 def alternative_name(host: str) -> x509.GeneralName:
     """Write a host as a certificate names it: addresses are not names."""
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -1,10 +1,15 @@
-"""Flower's own programs, changed where they must be, as the children of `harmofl deploy start`."""
+"""Flower's own programs, changed where they must be, as the children of `harmofl deploy start`.
+
+python -m … superlink SECRET_FILE [Flower's own options], or python -m … supernode [Flower's own options].
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +17,7 @@ from fastapi import HTTPException
 from flwr.supercore.run import RunNotRunningException
 
 from harmofl.deployment.flower.guard import Guard
+from harmofl.deployment.processes import end_with_parent
 
 HEARTBEAT = 10
 """Seconds within which a site promises to be heard of; Flower calls it offline after two of them. Its default is 30."""
@@ -78,3 +84,11 @@ def with_ordinary_errors(call: Callable[..., Any]) -> Callable[..., Any]:
             raise RuntimeError("its run has ended") from None
 
     return called
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    if sys.argv.pop(1) == "superlink":
+        run_superlink(Path(sys.argv.pop(1)).read_bytes())
+    else:
+        run_supernode()
