@@ -5,17 +5,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
-from PIL import Image
 
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.json_lines import lock_json_lines
 from harmofl.experiments.kept import to_line
-from harmofl.experiments.kept_blocks import anchor
-from harmofl.experiments.kept_figures import Drawing
 from harmofl.experiments.kept_page import KeptPage
 from harmofl.runs.finished import FinishedRun
 
@@ -288,24 +283,9 @@ def test_flatness_is_averaged_over_the_seeds_that_were_measured(place: Place) ->
         place.show("flatness: other")
 
 
-def test_wrong_marks_are_named(place: Place) -> None:
+def test_an_unknown_experiment_is_named(place: Place) -> None:
     with pytest.raises(UsageError, match=r"unknown experiment 'tinny'.*tiny"):
         place.show("table: tinny")
-    with pytest.raises(UsageError, match=r"unknown figure 'sight'.*sites"):
-        place.show("table: tiny; figures: sight")
-    place.path.write_text("<!-- table: tiny -->\n")
-    with pytest.raises(UsageError, match="<!-- table: tiny --> has no <!-- end -->"):
-        place.page.text()
-    place.path.write_text("<!-- table: tiny -->\n<!-- summary -->\n<!-- end -->\n")
-    with pytest.raises(UsageError, match="stands inside another block"):
-        place.page.text()
-
-
-def test_anchors_are_those_of_the_headings() -> None:
-    assert (
-        anchor("Real nuclei tiles: which part does it (no, really)?")
-        == "real-nuclei-tiles-which-part-does-it-no-really"
-    )
 
 
 # ---- the page of this repository ----
@@ -339,24 +319,3 @@ def test_the_results_page_shows_every_experiment_in_its_order() -> None:
         "schedule",
         "decay",
     ]
-
-
-def test_every_lines_colour_survives_in_the_file(tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.4))
-    axes = figure.add_subplot()
-    for index in range(7):
-        axes.fill_between([0, 9], [index, 2], [index + 4, 8], alpha=0.15, color=f"C{index}")
-        axes.plot([0, 9], [index, 9 - index], linewidth=1.2, color=f"C{index}")
-    Drawing("x.png", "", "", "abc", lambda: figure).write(tmp_path / "x.png")
-    pixels = np.asarray(Image.open(tmp_path / "x.png").convert("RGB"), float)
-    for index in range(7):
-        colour = 255 * np.asarray(to_rgb(f"C{index}"))
-        assert np.abs(pixels - colour).max(2).min() < 12, f"no pixel of colour {index}"
-
-
-def test_the_figures_of_the_results_page_are_small() -> None:
-    sizes = [path.stat().st_size for path in (ROOT / "docs" / "figures").glob("*")]
-    assert max(sizes) < 100_000
-    assert sum(sizes) < 1_500_000
