@@ -19,7 +19,7 @@ from harmofl.analysis.hospitals import (
     median_place,
     parse_band,
 )
-from harmofl.data.images import LabelledImages, joined
+from harmofl.data.images import LabelledImages, join_sets
 from harmofl.errors import UsageError
 from harmofl.events import ignore
 from harmofl.settings import resolve
@@ -101,7 +101,7 @@ def test_a_patient_is_one_whatever_is_split(tmp_path: Path) -> None:
 def test_patients_are_numbered_part_by_part() -> None:
     """As in earlier versions, so that the same probe deals out the same folds."""
     hospitals = opened()
-    groups = joined(hospitals.parts("hospital-0")).groups
+    groups = join_sets(hospitals.parts("hospital-0")).groups
     assert torch.equal(hospitals.some("hospital-0")[0].groups, groups)
     assert first_of_same(torch.tensor([0, 1, 2, 3]), torch.tensor([7, 5, 7, 5])).tolist() == [0, 1, 0, 1]
 

@@ -7,7 +7,7 @@ import torch
 from folders import segmentation_folder
 from harmofl import registry
 from harmofl.analysis.image_names import image_name
-from harmofl.data.images import LabelledImages, joined
+from harmofl.data.images import LabelledImages, join_sets
 from harmofl.settings import DataSettings
 
 
@@ -15,7 +15,7 @@ def names(folder: Path) -> list[str]:
     task = registry.tasks.find("segmentation")
     data = DataSettings(folder=str(folder), size=16, sites=["site-0"], cache=str(folder / "cache"))
     source = task.open(data)
-    images = joined(source.parts("site-0"))
+    images = join_sets(source.parts("site-0"))
     return [image_name(source, "site-0", images, place) for place in range(len(images))]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harmofl.data.cache import ABANDONED_AFTER, MOST_AHEAD, Cache, Decoded, Stack, default_cache, in_threads
+from harmofl.data.cache import ABANDONED_AFTER, MOST_AHEAD, Cache, Decoded, Stack, default_cache, map_in_threads
 from harmofl.errors import RunError
 from runs import environment
 
@@ -209,7 +209,7 @@ def test_work_in_threads_comes_in_order_and_never_far_ahead() -> None:
         begun.append(number)
         return number
 
-    results = in_threads(work, range(200), cost=lambda number: 1)
+    results = map_in_threads(work, range(200), cost=lambda number: 1)
     assert next(results) == 0
     time.sleep(0.05)
     assert len(begun) < 50
@@ -227,5 +227,5 @@ def test_large_files_are_decoded_one_at_a_time() -> None:
         working -= 1
         return number
 
-    assert list(in_threads(work, range(6), cost=lambda number: MOST_AHEAD)) == list(range(6))
+    assert list(map_in_threads(work, range(6), cost=lambda number: MOST_AHEAD)) == list(range(6))
     assert most == 1

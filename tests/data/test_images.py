@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harmofl.data.images import LabelledImages, joined, seed_of, split
+from harmofl.data.images import LabelledImages, join_sets, seed_of, split
 from harmofl.errors import UsageError
 
 
@@ -71,7 +71,7 @@ def test_images_at_places_come_in_that_order() -> None:
 
 
 def test_joined_images_keep_patients_of_different_sites_apart() -> None:
-    union = joined([numbered([0, 0, 3]), numbered([0, 1]), numbered([0])])
+    union = join_sets([numbered([0, 0, 3]), numbered([0, 1]), numbered([0])])
     assert union.targets.tolist() == [0, 1, 2, 0, 1, 0]
     groups = union.groups.tolist()
     assert groups[0] == groups[1]

@@ -5,28 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harmofl.data import preparation
-from harmofl.data.preparation import Fit, Planes, as_tensor, padded, widened
+from harmofl.data.preparation import Fit, Planes, pad_to_size, to_tensor, widen
 from harmofl.data.scans import Geometry, Pixels, Scan, UnreadableError
 from harmofl.settings import DataSettings
 
 
-def in_unit_range(pixels: Pixels, data: DataSettings) -> Planes:
-    return preparation.in_unit_range(Scan(pixels), data)
+def scaled(pixels: Pixels, data: DataSettings) -> Planes:
+    return preparation.scale_to_unit_range(Scan(pixels), data)
 
 
 EIGHT_BITS = np.arange(24, dtype=np.uint8).reshape(1, 1, 4, 6)
 
 
 def test_eight_bit_images_stay_as_they_are() -> None:
-    assert in_unit_range(EIGHT_BITS, DataSettings()) is EIGHT_BITS
-    assert torch.equal(as_tensor(EIGHT_BITS), torch.arange(24).reshape(1, 1, 4, 6) / 255)
+    assert scaled(EIGHT_BITS, DataSettings()) is EIGHT_BITS
+    assert torch.equal(to_tensor(EIGHT_BITS), torch.arange(24).reshape(1, 1, 4, 6) / 255)
 
 
 def test_other_images_reach_from_their_minimum_to_their_99th_percentile() -> None:
     pixels = np.linspace(-50, 50, 101, dtype=np.float32).reshape(1, 1, 1, 101)
-    found = in_unit_range(pixels, DataSettings())
+    found = scaled(pixels, DataSettings())
     assert found.dtype == np.uint16
-    values = as_tensor(found).flatten()
+    values = to_tensor(found).flatten()
     # The 99th percentile of 101 evenly spaced values is the last but one: 49.
     assert values[0] == 0
     assert values[-2] == values[-1] == 1
@@ -35,13 +35,13 @@ def test_other_images_reach_from_their_minimum_to_their_99th_percentile() -> Non
 
 def test_a_volume_is_scaled_as_a_whole() -> None:
     pixels = np.stack([np.full((1, 4, 4), 10.0), np.full((1, 4, 4), 20.0), np.full((1, 4, 4), 30.0)]).astype(np.float32)
-    values = as_tensor(in_unit_range(pixels, DataSettings(intensity="range")))
+    values = to_tensor(scaled(pixels, DataSettings(intensity="range")))
     assert values[:, 0, 0, 0].tolist() == pytest.approx([0, 0.5, 1], abs=1e-4)
 
 
 def test_a_fixed_range_clips() -> None:
     pixels = np.array([-1000, -100, 0, 100, 3000], dtype=np.float32).reshape(1, 1, 1, 5)
-    values = as_tensor(in_unit_range(pixels, DataSettings(intensity=[-100.0, 300.0])))
+    values = to_tensor(scaled(pixels, DataSettings(intensity=[-100.0, 300.0])))
     assert values.flatten().tolist() == pytest.approx([0, 0, 0.25, 0.5, 1], abs=1e-4)
 
 
@@ -49,38 +49,38 @@ def test_channels_are_scaled_one_by_one_unless_they_are_colours() -> None:
     ramp = np.linspace(0, 1, 16, dtype=np.float32).reshape(1, 1, 4, 4)
     for channels, geometry in ((2, Geometry()), (3, Geometry(kind="nifti"))):
         pixels = np.concatenate([ramp * 10**-channel for channel in range(channels)], axis=1)
-        planes = preparation.in_unit_range(Scan(pixels, geometry), DataSettings(intensity="range"))
+        planes = preparation.scale_to_unit_range(Scan(pixels, geometry), DataSettings(intensity="range"))
         assert planes.max(axis=(0, 2, 3)).tolist() == [65535] * channels
     colours = np.concatenate([ramp, ramp / 2, ramp / 4], axis=1)
     for kind in ("picture", "dicom"):
-        planes = preparation.in_unit_range(Scan(colours, Geometry(kind=kind)), DataSettings(intensity="range"))
+        planes = preparation.scale_to_unit_range(Scan(colours, Geometry(kind=kind)), DataSettings(intensity="range"))
         assert planes.max(axis=(0, 2, 3)).tolist() == [65535, 32768, 16384]
 
 
 @pytest.mark.parametrize("intensity", ["auto", "percentile", "range"])
 def test_a_flat_image_is_black_and_finite(intensity: str) -> None:
-    assert in_unit_range(np.full((1, 1, 4, 4), 7.0, dtype=np.float32), DataSettings(intensity=intensity)).max() == 0
+    assert scaled(np.full((1, 1, 4, 4), 7.0, dtype=np.float32), DataSettings(intensity=intensity)).max() == 0
 
 
 def test_an_almost_empty_image_keeps_what_it_has() -> None:
     pixels = np.zeros((1, 1, 100, 100), dtype=np.float32)
     pixels[..., 0, 0] = 5
-    assert as_tensor(in_unit_range(pixels, DataSettings())).max() == 1
+    assert to_tensor(scaled(pixels, DataSettings())).max() == 1
 
 
 def test_colours_are_made_grey_and_grey_is_made_colour() -> None:
     red = np.zeros((1, 3, 2, 2), dtype=np.uint8)
     red[:, 0] = 200
-    assert in_unit_range(red, DataSettings(color="grey")).tolist() == np.full((1, 1, 2, 2), 60).tolist()  # 0.299 · 200
-    assert in_unit_range(red[:, :1], DataSettings(color="rgb")).tolist() == np.full((1, 3, 2, 2), 200).tolist()
+    assert scaled(red, DataSettings(color="grey")).tolist() == np.full((1, 1, 2, 2), 60).tolist()  # 0.299 · 200
+    assert scaled(red[:, :1], DataSettings(color="rgb")).tolist() == np.full((1, 3, 2, 2), 200).tolist()
     with pytest.raises(UnreadableError, match=r"4 channels cannot be made grey \(data.color\)"):
-        in_unit_range(np.zeros((1, 4, 2, 2), dtype=np.uint8), DataSettings(color="grey"))
+        scaled(np.zeros((1, 4, 2, 2), dtype=np.uint8), DataSettings(color="grey"))
 
 
 @given(st.integers(0, 255))
 def test_widening_changes_no_value(value: int) -> None:
     narrow = np.full((1, 1, 1, 1), value, dtype=np.uint8)
-    assert as_tensor(widened(narrow)) == as_tensor(narrow)
+    assert to_tensor(widen(narrow)) == to_tensor(narrow)
 
 
 def test_tiles_cover_a_large_image_evenly_and_its_mask_alike() -> None:
@@ -103,7 +103,7 @@ def test_tiles_have_one_size_and_miss_no_pixel(height: int, width: int, size: in
 
 def test_small_images_are_mirrored_not_framed_in_black() -> None:
     image = np.array([[[[1, 2, 3]]]], dtype=np.uint8)
-    assert padded(image, 5)[0, 0].tolist() == [[1, 2, 3, 3, 2]] * 5
+    assert pad_to_size(image, 5)[0, 0].tolist() == [[1, 2, 3, 3, 2]] * 5
 
 
 def test_slices_come_before_tiles() -> None:

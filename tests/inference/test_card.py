@@ -97,8 +97,8 @@ def test_a_class_is_that_of_the_whole_image_so_that_there_are_no_tiles() -> None
 @pytest.mark.parametrize(
     ("images", "synthetic", "said"),
     [
-        ({"depths": ["not 8-bit"], "planes": ["axial"]}, False, True),
-        ({"depths": ["8-bit"], "planes": []}, False, False),
+        ({"depths": ["not 8-bit"], "views": ["axial"]}, False, True),
+        ({"depths": ["8-bit"], "views": []}, False, False),
         (None, False, True),
         (None, True, False),
     ],

@@ -143,7 +143,7 @@ def test_images_of_another_depth_than_those_of_training_are_mentioned(
     folder = classification_folder(tmp_path / "data")
     train_on(folder, tmp_path / "run", task="classification")
     model = tmp_path / "run" / "model"
-    assert json.loads((model / "model.json").read_text())["training_images"] == {"depths": ["8-bit"], "planes": []}
+    assert json.loads((model / "model.json").read_text())["training_images"] == {"depths": ["8-bit"], "views": []}
     other = classification_folder(tmp_path / "other", sites=1)
     for path in list((other / "site-0").iterdir())[:5]:
         with Image.open(path) as shallow:

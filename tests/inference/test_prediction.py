@@ -20,7 +20,7 @@ import harmofl
 from folders import dicom_slice
 from harmofl import registry
 from harmofl.data.formats import read_mask, read_scan
-from harmofl.data.preparation import as_tensor, padded
+from harmofl.data.preparation import pad_to_size, to_tensor
 from harmofl.data.scans import Scan
 from harmofl.errors import UsageError
 from harmofl.events import Event, StepDone
@@ -325,7 +325,7 @@ def test_windows_give_what_monais_sliding_window_gives(tmp_path: Path, size: tup
     with torch.no_grad():
         labels = windows.labels(model(window[None])[0] for window in windows)
         expected = sliding_window_inference(
-            as_tensor(padded(pixels, SIZE)), (SIZE, SIZE), 4, model, overlap=overlap, mode="gaussian"
+            to_tensor(pad_to_size(pixels, SIZE)), (SIZE, SIZE), 4, model, overlap=overlap, mode="gaussian"
         )
     assert np.array_equal(labels, expected.argmax(dim=1).numpy()[:, : size[0], : size[1]])
 

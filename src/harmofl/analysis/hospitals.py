@@ -12,7 +12,7 @@ from harmofl import registry
 from harmofl.analysis.appearance import Plane, Probe, probe_site, statistics
 from harmofl.analysis.image_names import image_name
 from harmofl.data.folder import ImageFolder
-from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, joined
+from harmofl.data.images import ImageSet, JoinedImages, LabelledImages, Parts, join_sets
 from harmofl.data.listing import draw_places
 from harmofl.devices import choose_device
 from harmofl.errors import UsageError
@@ -90,7 +90,7 @@ class Hospitals:
         A group of them is a patient.
         """
         parts = self.parts(site)
-        images = joined(parts)
+        images = join_sets(parts)
         assert isinstance(images, LabelledImages | JoinedImages)
         patients = self._patients(site, torch.cat([part.groups for part in parts]))
         images = replace(images, groups=first_of_same(images.groups, patients))  # in two parts they were two patients

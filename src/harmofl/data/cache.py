@@ -26,7 +26,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from harmofl.data.preparation import Planes, widened
+from harmofl.data.preparation import Planes, widen
 from harmofl.data.scans import Mask, Note
 from harmofl.errors import RunError
 from harmofl.files import PART, write_whole
@@ -172,11 +172,11 @@ class Cache:
         known = _read_json(known_at)
         marks = {path: _mark(folder / path) for path in paths}
         fresh = {path: known[path][1] for path in paths if path in known and known[path][0] == marks[path]}
-        fresh = {path: found for path, found in fresh.items() if found}
+        fresh = {path: content for path, content in fresh.items() if content}
         missing = [path for path in paths if path not in fresh]
         with ThreadPoolExecutor(THREADS) as pool:
-            for path, found in zip(missing, pool.map(lambda path: _content(folder / path), missing), strict=True):
-                fresh[path] = found
+            for path, content in zip(missing, pool.map(lambda path: _content(folder / path), missing), strict=True):
+                fresh[path] = content
                 watch(1)
         if missing:
             with suppress(OSError):  # only a shortcut is lost
@@ -189,7 +189,7 @@ def _read_json(path: Path) -> dict[str, tuple[Any, str]]:
     """What was noted of each file, if the note can be read."""
     try:
         noted = json.loads(path.read_text(encoding="utf-8"))
-        return {name: (marks, found) for name, (marks, found) in noted.items()}
+        return {name: (marks, content) for name, (marks, content) in noted.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -216,14 +216,14 @@ def _mark(path: Path) -> list[list[int]]:
 
 def _content(path: Path) -> str:
     """The hash of a file, or of all files of a folder; empty if one of them cannot be read."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     try:
         for each in _files(path):
             with open(each, "rb") as file:
-                found.update(hashlib.file_digest(file, "sha256").digest())
+                hashed.update(hashlib.file_digest(file, "sha256").digest())
     except OSError:
         return ""
-    return found.hexdigest()
+    return hashed.hexdigest()
 
 
 def _mapped(path: Path, description: dict[str, Any]) -> NDArray[Any]:
@@ -305,7 +305,7 @@ class Stack:
     def _as_wide(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype == self._dtype:
             return array
-        return widened(array) if array.ndim == 4 else array.astype(self._dtype)  # masks hold labels, not brightness
+        return widen(array) if array.ndim == 4 else array.astype(self._dtype)  # masks hold labels, not brightness
 
     def _widen(self, dtype: np.dtype[Any]) -> None:
         self._file.close()
@@ -318,7 +318,9 @@ class Stack:
         old.unlink()
 
 
-def in_threads(task: Callable[[Item], Result], items: Sequence[Item], cost: Callable[[Item], int]) -> Iterator[Result]:
+def map_in_threads(
+    task: Callable[[Item], Result], items: Sequence[Item], cost: Callable[[Item], int]
+) -> Iterator[Result]:
     """Results in order, a few computed ahead: so few that together they cost no more bytes than memory can spare."""
     with ThreadPoolExecutor(THREADS) as pool:
         waiting: deque[tuple[Future[Result], int]] = deque()

@@ -102,12 +102,12 @@ class CheckedSite:
 
     def split_of_samples(self) -> list[str]:
         """The split of each sample; empty for one that training leaves out."""
-        found = [""] * len(self.samples)
+        splits = [""] * len(self.samples)
         if self.entry is not None:
             for split, planes in self.planes.items():
                 for number in np.unique(self.entry.sample[planes]).tolist():
-                    found[number] = split
-        return found
+                    splits[number] = split
+        return splits
 
 
 def _as_trained(folder: ImageFolder, site: str) -> dict[str, Places] | None:

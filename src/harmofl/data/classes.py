@@ -23,8 +23,8 @@ class Classes:
     @classmethod
     def of_labels(cls, labels: Iterable[str], named: Sequence[str] | None) -> Classes:
         """Of a classification: in the order given, or else sorted, numbers as numbers."""
-        found = sorted(set(labels), key=_as_number)
-        names = tuple(named or found)
+        present = sorted(set(labels), key=_as_number)
+        names = tuple(named or present)
         if len(names) > MOST_CLASSES and not named:
             hint = "are they numbers to predict? Name the ones that count with data.classes"
             raise UsageError(f"{len(names)} different labels, at most {MOST_CLASSES} are allowed: {hint}")
@@ -37,21 +37,21 @@ class Classes:
     @classmethod
     def of_masks(cls, masks: Sequence[set[int]], named: Sequence[str] | None, binary: bool) -> Classes:
         """Of a segmentation; `binary`: whatever is not zero is the one foreground class."""
-        found = set().union(*masks) | {0}
+        present = set().union(*masks) | {0}
         # Some masks in 0 and 1, others in 0 and 255: two ways to write the same, unless one mask holds all three.
-        two_ways = found == BLACK_AND_WHITE and not any(mask >= {1, 255} for mask in masks)
+        two_ways = present == BLACK_AND_WHITE and not any(mask >= {1, 255} for mask in masks)
         if binary and named:
-            return cls(tuple(named), {value: int(value > 0) for value in found})
+            return cls(tuple(named), {value: int(value > 0) for value in present})
         if named:
-            return cls(tuple(named), _values_of(named, found, two_ways))
-        if len(found) > MOST_CLASSES:
+            return cls(tuple(named), _values_of(named, present, two_ways))
+        if len(present) > MOST_CLASSES:
             hint = "name the ones that count with data.classes"
             raise UsageError(
-                f"the masks hold {len(found)} different values, at most {MOST_CLASSES} are allowed: {hint}"
+                f"the masks hold {len(present)} different values, at most {MOST_CLASSES} are allowed: {hint}"
             )
-        if two_ways or len(found) <= 2:
-            return cls(("0", str(min(found - {0}, default=1))), {value: int(value > 0) for value in found})
-        ordered = sorted(found)
+        if two_ways or len(present) <= 2:
+            return cls(("0", str(min(present - {0}, default=1))), {value: int(value > 0) for value in present})
+        ordered = sorted(present)
         return cls(tuple(map(str, ordered)), {value: place for place, value in enumerate(ordered)})
 
     def index(self, label: str) -> int:
@@ -74,14 +74,14 @@ class Classes:
         return sorted(set(values) - self.values.keys())
 
 
-def _values_of(named: Sequence[str], found: set[int], two_ways: bool) -> dict[int, int]:
+def _values_of(named: Sequence[str], present: set[int], two_ways: bool) -> dict[int, int]:
     """The names are the values themselves, or else words for 0, 1, 2 …"""
     if all(name.isdecimal() for name in named):
         values = {int(name): place for place, name in enumerate(named)}
         black_and_white = values.keys() <= BLACK_AND_WHITE and len(named) == 2
         return {0: 0, 1: 1, 255: 1} if black_and_white else values
-    if len(named) == 2 and (len(found) <= 2 or two_ways):  # 0 and 255, as pictures of masks often have
-        return {value: int(value > 0) for value in found}
+    if len(named) == 2 and (len(present) <= 2 or two_ways):  # 0 and 255, as pictures of masks often have
+        return {value: int(value > 0) for value in present}
     return dict(enumerate(range(len(named))))
 
 

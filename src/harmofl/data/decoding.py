@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harmofl.data.cache import Cache, Decoded, Entry, digest, in_threads
+from harmofl.data.cache import Cache, Decoded, Entry, digest, map_in_threads
 from harmofl.data.looks import facts_of_look
-from harmofl.data.preparation import Fit, in_unit_range
+from harmofl.data.preparation import Fit, scale_to_unit_range
 from harmofl.data.samples import Problem, Sample
 from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
 from harmofl.events import ImagesRead, ImagesReady, Watch
@@ -91,7 +91,7 @@ class Recipe:
         height, width = scan.pixels.shape[-2:]
         fit = Fit(height, width, self.data.size, self.resizes)
         return Decoded(
-            planes=fit.images(in_unit_range(scan, self.data)),
+            planes=fit.images(scale_to_unit_range(scan, self.data)),
             masks=None if mask is None else fit.masks(mask.labels),
             tiles=fit.tiles,
             facts=describe_scan(scan),
@@ -194,7 +194,7 @@ class _Work:
 
         load_libraries()
         channels, total = 0, len(self.samples)
-        results = in_threads(lambda each: self.recipe.attempt(self.folder, each), self.samples, cost=self._cost)
+        results = map_in_threads(lambda each: self.recipe.attempt(self.folder, each), self.samples, cost=self._cost)
         for number, (sample, result) in enumerate(zip(self.samples, results, strict=True)):
             self.watch(ImagesRead(self.site, "decoding", number, total))
             if isinstance(result, Decoded):

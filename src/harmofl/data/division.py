@@ -17,8 +17,8 @@ from harmofl.data.images import (
     ImageSet,
     Parts,
     StoredImages,
-    following_their_group,
-    most_needed_first,
+    follow_groups,
+    order_by_need,
     seed_of,
     split,
 )
@@ -64,7 +64,7 @@ def divide_site(decoded: DecodedSite, classes: Classes, data: DataSettings, limi
         classes_of = labels[of_sample]
     else:
         classes_of = torch.tensor(classes.table(up_to=int(max(map(max, entry.values)))), dtype=torch.int64)
-    rows = torch.from_numpy(with_neighbours(entry, places, data.neighbours))
+    rows = torch.from_numpy(add_neighbours(entry, places, data.neighbours))
     groups = torch.tensor(number_groups(samples, data), dtype=torch.int64)[of_sample]
     has_patients = data.split_by == "patient" and any(sample.patient for sample in samples)
     return DividedSite(
@@ -92,7 +92,7 @@ def number_groups(samples: Sequence[Sample], data: DataSettings) -> list[int]:
 def _assigned_parts(samples: Sequence[Sample], data: DataSettings) -> NDArray[np.str_]:
     """The part that the data assigns each sample to, by its patient if not by itself."""
     groups = torch.tensor(number_groups(samples, data))
-    return following_their_group(np.array([sample.split for sample in samples]), groups)
+    return follow_groups(np.array([sample.split for sample in samples]), groups)
 
 
 def _choose_planes(site: str, entry: Entry, samples: Sequence[Sample], data: DataSettings, limit: int) -> Places:
@@ -116,7 +116,7 @@ def _draw_volumes(
     sizes = np.bincount(entry.sample[places], minlength=len(samples))
     by_chance = draw_places(len(samples), len(samples), data.seed, site, sort_replies=False).tolist()
     not_empty = [volume for volume in by_chance if sizes[volume]]
-    order, needed = most_needed_first(not_empty, number_groups(samples, data), _assigned_parts(samples, data).tolist())
+    order, needed = order_by_need(not_empty, number_groups(samples, data), _assigned_parts(samples, data).tolist())
     fitting = max(needed, int((sizes[order].cumsum() <= limit).sum()))
     return places[np.isin(entry.sample[places], order[:fitting])]
 
@@ -129,7 +129,7 @@ def _has_foreground_slice(entry: Entry) -> NDArray[np.bool_]:
     return np.asarray((in_slice > 0) | ~is_volume)
 
 
-def with_neighbours(entry: Entry, places: Places, count: int) -> Places:
+def add_neighbours(entry: Entry, places: Places, count: int) -> Places:
     """For each plane itself and the same tile of the slices around it; the end slices are their own neighbours."""
     sample = entry.sample[places]
     tiles = entry.tiles[sample]

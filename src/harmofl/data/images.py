@@ -160,9 +160,9 @@ class JoinedImages:
         labels = [each.labels for each in self.sets]
         if any(each is None for each in labels):
             return None
-        found = [each for each in labels if each is not None]
-        starts = torch.tensor([0] + [len(each) for each in found]).cumsum(0)
-        return torch.cat(found)[starts[self.places[:, 0]] + self.places[:, 1]]
+        known = [each for each in labels if each is not None]
+        starts = torch.tensor([0] + [len(each) for each in known]).cumsum(0)
+        return torch.cat(known)[starts[self.places[:, 0]] + self.places[:, 1]]
 
     def at(self, indices: Tensor) -> JoinedImages:
         """The images at these places; nothing is read."""
@@ -189,7 +189,7 @@ class JoinedImages:
             yield self.load(torch.arange(start, min(start + size, len(self))))
 
 
-def joined(parts: Sequence[ImageSet]) -> ImageSet:
+def join_sets(parts: Sequence[ImageSet]) -> ImageSet:
     """The union of several sites' images; groups of different sites stay apart."""
     offset, groups = 0, []
     for part in parts:
@@ -234,7 +234,7 @@ def split(
     group of images is, if it is no patient.
     """
     groups = images.groups if by == "patient" else torch.arange(len(images))
-    said = following_their_group(np.array(given if given is not None else [""] * len(images)), groups)
+    said = follow_groups(np.array(given if given is not None else [""] * len(images)), groups)
     pool = torch.from_numpy((said == "") | (said == "train"))
     members = torch.unique(groups[pool])
     lacking = [part for part in ("test", "val") if not (said == part).any()]
@@ -252,7 +252,7 @@ def split(
     return train, val, test
 
 
-def following_their_group(said: NDArray[np.str_], groups: Tensor) -> NDArray[np.str_]:
+def follow_groups(said: NDArray[np.str_], groups: Tensor) -> NDArray[np.str_]:
     """What images are assigned to, where unassigned images follow others of their patient that are not in training."""
     for part in ("test", "val"):
         theirs = torch.isin(groups, groups[torch.from_numpy(said == part)]).numpy()
@@ -260,7 +260,7 @@ def following_their_group(said: NDArray[np.str_], groups: Tensor) -> NDArray[np.
     return said
 
 
-def most_needed_first(order: Sequence[int], groups: Sequence[int], given: Sequence[str]) -> tuple[list[int], int]:
+def order_by_need(order: Sequence[int], groups: Sequence[int], given: Sequence[str]) -> tuple[list[int], int]:
     """Cases in an order whose beginnings can be split if all can, and how many cases such a beginning has at least.
 
     First come one case each for the test and val that the data names, and so many to train on and to draw the others

@@ -1,4 +1,4 @@
-"""How images are stored, where that decides what the network sees: their depth, and the plane of their slices."""
+"""How images are stored, where that decides what the network sees: their depth, and the view of their slices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harmofl.data.scans import PLANES, Scan
+from harmofl.data.scans import VIEWS, Scan
 from harmofl.settings import DataSettings
 
 EIGHT_BIT, OTHER = "8-bit", "not 8-bit"
@@ -20,7 +20,7 @@ class Look(NamedTuple):
 
     depth: str
     """8-bit or not, as data.intensity = "auto" scales the two differently."""
-    plane: str
+    view: str
     """Of its slices: sagittal, coronal or axial; empty where the file does not say."""
 
 
@@ -44,34 +44,34 @@ def looks_in(facts: Mapping[str, NDArray[np.float64]]) -> list[Look]:
 
 
 def _look(eight_bit: float, axis: float) -> Look:
-    return Look(EIGHT_BIT if eight_bit else OTHER, "" if axis < 0 else PLANES[int(axis)])
+    return Look(EIGHT_BIT if eight_bit else OTHER, "" if axis < 0 else VIEWS[int(axis)])
 
 
-def remembered(of_sites: Iterable[Iterable[Look]]) -> dict[str, list[str]] | None:
+def summarize_looks(of_sites: Iterable[Iterable[Look]]) -> dict[str, list[str]] | None:
     """What a model keeps of its training images; None if a site's are not known."""
     each = [set(looks) for looks in of_sites]
     if not all(each):
         return None
     kinds = set().union(*each)
-    planes = {look.plane for look in kinds if look.plane}
-    return {"depths": sorted({look.depth for look in kinds}), "planes": sorted(planes)}
+    views = {look.view for look in kinds if look.view}
+    return {"depths": sorted({look.depth for look in kinds}), "views": sorted(views)}
 
 
-def strangeness(look: Look, trained: Mapping[str, Any] | None, data: DataSettings) -> tuple[str, ...]:
+def describe_strangeness(look: Look, trained: Mapping[str, Any] | None, data: DataSettings) -> tuple[str, ...]:
     """What about an image may mislead a model, given what it keeps of its training images."""
-    depths, planes = (list((trained or {}).get(name) or ()) for name in ("depths", "planes"))
+    depths, views = (list((trained or {}).get(name) or ()) for name in ("depths", "views"))
     notes = []
     if data.intensity == "auto" and depths and look.depth not in depths:
         differ = "data.intensity = 'auto' scales the two differently, so that the model may see another picture"
         notes.append(f"its values are {look.depth}, those of the training images {depths[0]}: {differ}")
-    if look.plane and planes and look.plane not in planes:
-        notes.append(f"its slices are {look.plane}, those of the training images {' or '.join(planes)}")
+    if look.view and views and look.view not in views:
+        notes.append(f"its slices are {look.view}, those of the training images {' or '.join(views)}")
     return tuple(notes)
 
 
-def strange_ones(looks: Iterable[Look], trained: Mapping[str, Any] | None, data: DataSettings) -> Counter[str]:
+def count_strange_looks(looks: Iterable[Look], trained: Mapping[str, Any] | None, data: DataSettings) -> Counter[str]:
     """What about some images may mislead a model, and about how many."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for look, count in Counter(looks).items():
-        found.update(dict.fromkeys(strangeness(look, trained, data), count))
-    return found
+        counts.update(dict.fromkeys(describe_strangeness(look, trained, data), count))
+    return counts

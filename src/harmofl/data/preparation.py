@@ -24,7 +24,7 @@ GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 LARGEST = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 
 
-def in_unit_range(scan: Scan, data: DataSettings) -> Planes:
+def scale_to_unit_range(scan: Scan, data: DataSettings) -> Planes:
     """Colours and intensities as the settings say, as integers; over all slices of a scan together."""
     pixels = _colored(scan.pixels, data.color)
     if data.intensity == "auto" and pixels.dtype == np.uint8:
@@ -70,12 +70,12 @@ def _rounded(values: Pixels, dtype: np.dtype[Any]) -> Planes:
     return rounded
 
 
-def widened(planes: Planes) -> Planes:
+def widen(planes: Planes) -> Planes:
     """The same values in 16 bits: 255 becomes 65535 exactly."""
     return planes if planes.dtype == np.uint16 else planes.astype(np.uint16) * np.uint16(257)
 
 
-def as_tensor(planes: Planes) -> Tensor:
+def to_tensor(planes: Planes) -> Tensor:
     """Values from 0 to 1 as the network takes them."""
     return torch.from_numpy(planes).to(torch.float32).div_(float(LARGEST[planes.dtype]))
 
@@ -120,7 +120,7 @@ class Fit:
         return _rounded(resized, planes.dtype)
 
     def _tiled(self, planes: Pixels) -> Pixels:
-        planes = padded(planes, self.size)
+        planes = pad_to_size(planes, self.size)
         height, width = planes.shape[-2:]
         windows = [
             planes[..., top : top + self.size, left : left + self.size]
@@ -130,7 +130,7 @@ class Fit:
         return np.stack(windows, axis=1).reshape(-1, planes.shape[1], self.size, self.size)
 
 
-def padded(planes: Pixels, size: int) -> Pixels:
+def pad_to_size(planes: Pixels, size: int) -> Pixels:
     """Images at least as large as the size; what is added mirrors the image, as black borders would be a new look."""
     missing = [max(0, size - length) for length in planes.shape[-2:]]
     if not any(missing):

@@ -35,7 +35,7 @@ def remarks_on(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterato
 
 def _unlike(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterator[Problem]:
     """Images that are stored in two ways which the network sees differently."""
-    found = [
+    looks = [
         (look, sample)
         for site in sites.values()
         if site.entry is not None
@@ -43,14 +43,14 @@ def _unlike(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterator[P
     ]
     if folder.data.intensity == "auto":
         advice = "data.intensity = 'auto' scales the two differently; 'percentile' scales all alike"
-        yield from _in_two_ways("images differ in depth", advice, [(look.depth, sample) for look, sample in found])
-    planes = [(look.plane, sample) for look, sample in found if look.plane]
-    yield from _in_two_ways("volumes differ in the plane of their slices", "save them along one axis", planes)
+        yield from _in_two_ways("images differ in depth", advice, [(look.depth, sample) for look, sample in looks])
+    views = [(look.view, sample) for look, sample in looks if look.view]
+    yield from _in_two_ways("volumes differ in the plane of their slices", "save them along one axis", views)
 
 
-def _in_two_ways(what: str, advice: str, found: Sequence[tuple[str, Sample]]) -> Iterator[Problem]:
+def _in_two_ways(what: str, advice: str, ways: Sequence[tuple[str, Sample]]) -> Iterator[Problem]:
     groups: dict[str, list[Sample]] = {}
-    for name, sample in found:
+    for name, sample in ways:
         groups.setdefault(name, []).append(sample)
     if len(groups) > 1:
         named = []
@@ -68,11 +68,11 @@ def _named_alike(sites: Iterable[CheckedSite]) -> Iterator[Problem]:
         for sample, split in zip(site.samples, site.split_of_samples(), strict=True):
             if sample.patient and split not in ("", UNASSIGNED):
                 places.setdefault(sample.patient, {})[site.name] = split
-    torn = {patient: found for patient, found in places.items() if len(set(found.values())) > 1}
+    torn = {patient: splits for patient, splits in places.items() if len(set(splits.values())) > 1}
     if torn:
         named = [
-            f"{patient} ({', '.join(f'{split} of {site}' for site, split in found.items())})"
-            for patient, found in list(torn.items())[:SHOWN]
+            f"{patient} ({', '.join(f'{split} of {site}' for site, split in splits.items())})"
+            for patient, splits in list(torn.items())[:SHOWN]
         ]
         more = f" and {len(torn) - SHOWN} more" if len(torn) > SHOWN else ""
         advice = "if one name is one person, scores on images of people who were trained on say little"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Pixels = NDArray[Any]
 Mask = NDArray[Any]
 
-PLANES = ("sagittal", "coronal", "axial")
+VIEWS = ("sagittal", "coronal", "axial")
 """What slices are called, by the body axis that they follow: left-right, back-front, feet-head."""
 
 

@@ -144,7 +144,7 @@ def _slicing(description: Tree) -> list[str]:
         order = f"{neighbours} on each side, in the order stored; {ends}"
         return [f"The channels are a slice and its neighbours, {order}. {SEEN_AS}"]
     known = description.get("training_images")
-    has_volumes = bool(known["planes"]) if known else not description["synthetic"]
+    has_volumes = bool(known["views"]) if known else not description["synthetic"]
     return [f"Each slice of a volume is an image. {SEEN_AS}"] if has_volumes else []
 
 

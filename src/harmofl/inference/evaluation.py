@@ -13,7 +13,7 @@ from harmofl import registry
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet
 from harmofl.data.inspection import check_for_scoring
-from harmofl.data.looks import looks_in, strange_ones
+from harmofl.data.looks import count_strange_looks, looks_in
 from harmofl.data.samples import SPLITS
 from harmofl.devices import threads
 from harmofl.errors import UsageError
@@ -102,7 +102,7 @@ def warn_of_strange_images(source: ImageFolder, site: str, description: Mapping[
     """Warn of images of a site that are stored unlike those of training, where that may mislead the model."""
     entry = source.decoded(site).entry
     looks = looks_in(entry.facts) if entry else []
-    for note, count in strange_ones(looks, description.get("training_images"), source.data).items():
+    for note, count in count_strange_looks(looks, description.get("training_images"), source.data).items():
         logger.warning("%s: %d of %d images: %s", site, count, len(looks), note)
 
 

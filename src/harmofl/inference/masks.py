@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from harmofl.data.preparation import in_unit_range
+from harmofl.data.preparation import scale_to_unit_range
 from harmofl.data.scans import Mask, Scan
 from harmofl.inference.inputs import Input
 from harmofl.inference.outcomes import Case, Outcome
@@ -77,7 +77,7 @@ class Masks:
     def _draw_overlay(self, case: Case, labels: Mask) -> Path:
         stem = self._stem(case.image.path, OVERLAY)
         path = stem.with_name(f"{stem.name}.png")
-        planes = in_unit_range(case.scan, self.data)
+        planes = scale_to_unit_range(case.scan, self.data)
         classes = self.task.classes_of(self.data)
         write_overlay(path, case.image.path.name, planes, labels, classes, case.scan.geometry)
         return path

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from harmofl.data.formats import read_scan, read_series
 from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.layouts.tree import printable
-from harmofl.data.looks import look_of, strangeness
+from harmofl.data.looks import describe_strangeness, look_of
 from harmofl.data.scans import Scan, UnreadableError
 from harmofl.devices import CHANNELS_LAST, choose_device, to_device
 from harmofl.errors import UsageError
@@ -152,7 +152,7 @@ def predict_each(network: Computation, kind: OutputKind, inputs: Sequence[Input]
                     outcome = kind.outcome(case, (logits for _, logits in group))
                 except Exception as error:
                     outcome = _failure(case.image, error)
-                strange = strangeness(look_of(case.scan), kind.trained, kind.data)
+                strange = describe_strangeness(look_of(case.scan), kind.trained, kind.data)
                 note(case.number, replace(outcome, notes=case.scan.geometry.notes + strange))
     finally:  # also when it was interrupted, which may be after hours
         kind.finish([outcomes[number] for number in sorted(outcomes)])

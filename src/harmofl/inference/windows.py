@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harmofl.data.preparation import Fit, Planes, as_tensor, in_unit_range, padded
+from harmofl.data.preparation import Fit, Planes, pad_to_size, scale_to_unit_range, to_tensor
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.settings import DataSettings
 
@@ -25,11 +25,11 @@ class Windows:
     """The windows of one scan: its slices scaled to the network's size, or parts of them that overlap."""
 
     def __init__(self, scan: Scan, data: DataSettings, channels: int, resize: bool, overlap: float) -> None:
-        planes = in_unit_range(scan, data)
+        planes = scale_to_unit_range(scan, data)
         _check_channels(planes.shape[1], channels, data)
         self.shape = (planes.shape[0], *planes.shape[2:])
         self.size, self.neighbours, self.resize = data.size, data.neighbours, resize
-        self.planes = _resize(planes, data.size) if resize else padded(planes, data.size)
+        self.planes = _resize(planes, data.size) if resize else pad_to_size(planes, data.size)
         height, width = self.planes.shape[-2:]
         self.tops, self.lefts = starts(height, data.size, overlap), starts(width, data.size, overlap)
 
@@ -42,7 +42,7 @@ class Windows:
             for top in self.tops:
                 for left in self.lefts:
                     window = self.planes[rows, :, top : top + self.size, left : left + self.size]
-                    yield as_tensor(np.ascontiguousarray(window).reshape(-1, self.size, self.size))
+                    yield to_tensor(np.ascontiguousarray(window).reshape(-1, self.size, self.size))
 
     def labels(self, logits: Iterator[Tensor]) -> Mask:
         """The most likely class of every pixel (S, H, W), from the logits of all windows in order."""

@@ -121,8 +121,8 @@ def _telling(folder: ImageFolder, site: str, images: StoredImages, count: int) -
 
 def _spread(patients: Places, kinds: Places, preferred: Sequence[int], count: int) -> Places:
     """Places spread over the patients, and over the images of each; the preferred kinds take turns."""
-    found = np.unique(patients)
-    shares = np.array_split(found, min(len(found), count))  # of many patients, several share a place
+    distinct = np.unique(patients)
+    shares = np.array_split(distinct, min(len(distinct), count))  # of many patients, several share a place
     members = [np.flatnonzero(np.isin(patients, share)) for share in shares]
     chosen: list[int] = []
     for places, wanted in zip(members, _evenly([len(each) for each in members], count), strict=True):

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from harmofl import registry
-from harmofl.data.looks import looks_in, remembered
+from harmofl.data.looks import looks_in, summarize_looks
 from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
@@ -63,7 +63,7 @@ def _describe_training_images(task: Task, data: DataSettings) -> dict[str, list[
         return None
     try:
         images = task.open_folder(data)
-        return remembered(looks_in(entry.facts) for site in images.sites if (entry := images.decoded(site).entry))
+        return summarize_looks(looks_in(entry.facts) for site in images.sites if (entry := images.decoded(site).entry))
     except (OSError, UsageError, RunError) as error:  # the images are gone, but the model is there
         logger.debug("the training images cannot be described", exc_info=error)
         return None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from harmofl import registry
 from harmofl.data.folder import ImageFolder, open_folder
-from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, joined, split
+from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, join_sets, split
 from harmofl.data.layouts.layout import Layout
 from harmofl.data.samples import POOLED
 from harmofl.errors import UsageError, unknown_name
@@ -130,7 +130,7 @@ class Task:
         parts = {site: source.parts(site) for site in (self.sites_of(data) if name == POOLED else (name,))}
         return Site(
             name=name,
-            train=joined([train for train, _, _ in parts.values()]) if name == POOLED else parts[name][0],
+            train=join_sets([train for train, _, _ in parts.values()]) if name == POOLED else parts[name][0],
             val={site: val for site, (_, val, _) in parts.items()},
             test={site: test for site, (_, _, test) in parts.items()},
             train_of={site: train for site, (train, _, _) in parts.items()},

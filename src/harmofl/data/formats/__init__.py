@@ -9,8 +9,8 @@ from pathlib import Path
 from harmofl.data.formats.alignment import MaskGrid, align
 from harmofl.data.formats.content import content_of, is_readable
 from harmofl.data.formats.dicom import read_dicom, read_dicom_labels, read_series
-from harmofl.data.formats.grid import on_the_same_grid
-from harmofl.data.formats.guards import quiet, whole
+from harmofl.data.formats.grid import lay_on_grid
+from harmofl.data.formats.guards import quiet, to_whole_numbers
 from harmofl.data.formats.nifti import nifti_mask, read_nifti, read_nifti_labels
 from harmofl.data.formats.outlines import outline_notes, read_outlines
 from harmofl.data.formats.pictures import (
@@ -78,7 +78,7 @@ def read_mask(path: Path, scan: Scan, mask_grid: MaskGrid = "auto") -> ScanMask:
     else:
         stored, geometry = read_nifti_labels(path) if content == "nifti" else read_dicom_labels(path)
         labels, notes = align(stored, geometry, scan, mask_grid)
-    return ScanMask(whole(on_the_same_grid(labels, scan)), notes)
+    return ScanMask(to_whole_numbers(lay_on_grid(labels, scan)), notes)
 
 
 def _read_outline_mask(path: Path, scan: Scan) -> ScanMask:
@@ -98,7 +98,7 @@ def write_mask(stem: Path, mask: Mask, scan: Scan) -> Path:
     slices, _, height, width = scan.pixels.shape
     if mask.shape != (slices, height, width):
         raise ValueError(f"a mask of shape {mask.shape} for slices of shape {(slices, height, width)}")
-    labels = whole(mask)
+    labels = to_whole_numbers(mask)
     if scan.geometry.kind == "picture":
         path, content = write_picture_mask(stem, labels)
     else:

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harmofl.data.formats.grid import UNMOVED, Orientation, is_valid, moved, stored_grid
-from harmofl.data.formats.guards import times
+from harmofl.data.formats.grid import UNMOVED, Orientation, is_valid, move_axes, stored_grid
+from harmofl.data.formats.guards import describe_shape
 from harmofl.data.scans import Geometry, Mask, Note, Scan, UnreadableError
 
 MaskGrid = Literal["auto", "voxels", "refuse"]
@@ -46,7 +46,7 @@ def align(labels: Mask, own: Geometry, scan: Scan, mask_grid: MaskGrid = "auto")
     axes = axes_onto(own, image, labels.shape)
     if axes is not None:
         is_turned = not (axes == UNMOVED).all()
-        return moved(labels, axes), (Note("mask", TURNED),) if is_turned else ()
+        return move_axes(labels, axes), (Note("mask", TURNED),) if is_turned else ()
     if labels.shape != stored_grid(scan):
         return labels, ()
     words = "; ".join(_differences(own, image))
@@ -105,7 +105,7 @@ def _between(own: NDArray[np.float64], image: NDArray[np.float64]) -> Iterator[s
 
 
 def _in_mm(sizes: NDArray[np.float64]) -> str:
-    return f"{times([f'{size:.3g}' for size in sizes])} mm"
+    return f"{describe_shape([f'{size:.3g}' for size in sizes])} mm"
 
 
 def _is_default(affine: NDArray[np.float64] | None) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harmofl.data.formats.content import is_dicom
+from harmofl.data.formats.frames import Frame, affine_of, frame_count, list_frames, numbers, sort_frames, value_of
 from harmofl.data.formats.grid import orientation_of, slice_axis, to_slices
-from harmofl.data.formats.guards import check_size, plain, reading, times
-from harmofl.data.formats.planes import Plane, affine_of, frame_count, numbers, ordered, planes_of, value_of
+from harmofl.data.formats.guards import check_size, describe_shape, reading, to_plain_type
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 DIRECTORY = "1.2.840.10008.1.3.10"
@@ -30,7 +30,7 @@ def read_dicom(path: Path) -> Scan:
 def read_series(files: Sequence[Path]) -> Scan:
     """The same from the files of one series."""
     stored, geometry = _read(files, labels=False)
-    return Scan(plain(to_slices(stored, geometry.orientation)), geometry)
+    return Scan(to_plain_type(to_slices(stored, geometry.orientation)), geometry)
 
 
 def read_dicom_labels(path: Path) -> tuple[Mask, Geometry]:
@@ -47,12 +47,12 @@ def _read(files: Sequence[Path], labels: bool) -> tuple[Pixels, Geometry]:
     with reading("DICOM file"):
         headers = [dataset_of(file, headers_only=True) for file in files]
         check_series(headers)
-        planes, notes = ordered(planes_of(headers))
-        affine, more = affine_of(planes)
+        ordered, notes = sort_frames(list_frames(headers))
+        affine, more = affine_of(ordered)
         frames, padding = zip(*(_frames(dataset_of(file), labels) for file in files), strict=True)
-        stored = _stacked(frames, planes)
+        stored = _stack(frames, ordered)
         if any(each.any() for each in padding):
-            _fill(stored, _stacked(padding, planes))
+            _fill(stored, _stack(padding, ordered))
         return stored, Geometry(
             kind="dicom",
             affine=np.eye(4) if affine is None else affine,
@@ -63,9 +63,9 @@ def _read(files: Sequence[Path], labels: bool) -> tuple[Pixels, Geometry]:
         )
 
 
-def _stacked(frames: Sequence[NDArray[Any]], planes: Sequence[Plane]) -> NDArray[Any]:
-    """(columns, rows, slices, channels) in the order of the planes."""
-    return np.stack([frames[plane.file][plane.frame] for plane in planes], axis=2).swapaxes(0, 1)
+def _stack(pixels: Sequence[NDArray[Any]], frames: Sequence[Frame]) -> NDArray[Any]:
+    """(columns, rows, slices, channels) in the order of the frames."""
+    return np.stack([pixels[frame.file][frame.index] for frame in frames], axis=2).swapaxes(0, 1)
 
 
 def _fill(stored: Pixels, padding: NDArray[np.bool_]) -> None:
@@ -115,7 +115,7 @@ def is_placed(path: Path) -> bool:
     """Whether a DICOM file says where it lies in the body."""
     try:
         with reading("DICOM file"):
-            return all(plane.place is not None for plane in planes_of([dataset_of(path, headers_only=True)]))
+            return all(frame.place is not None for frame in list_frames([dataset_of(path, headers_only=True)]))
     except UnreadableError:
         return False
 
@@ -129,7 +129,7 @@ def check_series(headers: Sequence[Any]) -> None:
     _check_one_series(headers)
     sizes = {(int(header.Columns), int(header.Rows), int(header.get("SamplesPerPixel") or 1)) for header in headers}
     if len(sizes) > 1:
-        shapes = sorted({times(size[:2]) for size in sizes})
+        shapes = sorted({describe_shape(size[:2]) for size in sizes})
         raise UnreadableError(f"its slices differ in size or colours: {', '.join(shapes)}")
     ((columns, rows, samples),) = sizes
     check_size(columns, rows, samples * sum(frame_count(header) for header in headers))
@@ -143,7 +143,7 @@ def _check_one_series(headers: Sequence[Any]) -> None:
         raise UnreadableError(f"a folder with {len(series)} series, one is read: {listed}")
 
 
-def frames_of(dataset: Any) -> Pixels:
+def read_frames(dataset: Any) -> Pixels:
     """(frames, rows, columns, channels), as they are stored."""
     array = _decoded(dataset)
     samples = int(dataset.get("SamplesPerPixel") or 1)
@@ -152,7 +152,7 @@ def frames_of(dataset: Any) -> Pixels:
 
 def _frames(dataset: Any, labels: bool) -> tuple[Pixels, NDArray[np.bool_]]:
     """(frames, rows, columns, channels), as they are seen, labels as they are stored; and which pixels are padding."""
-    frames = frames_of(dataset)
+    frames = read_frames(dataset)
     if labels:
         return frames, np.broadcast_to(np.False_, frames.shape)
     seen = _seen(dataset, frames)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harmofl.data.formats.guards import times
+from harmofl.data.formats.guards import describe_shape
 from harmofl.data.scans import Mask, Pixels, Scan, UnreadableError
 
 Orientation = NDArray[np.float64]
@@ -52,7 +52,7 @@ def is_valid(affine: NDArray[np.float64] | None) -> bool:
 
 def to_slices(stored: Pixels, orientation: Orientation | None) -> Pixels:
     """(S, C, H, W) from a stored array (columns, rows, slices, channels)."""
-    return moved(stored, orientation).transpose(2, 3, 1, 0)
+    return move_axes(stored, orientation).transpose(2, 3, 1, 0)
 
 
 def to_stored(mask: Mask, orientation: Orientation | None) -> Mask:
@@ -60,7 +60,7 @@ def to_stored(mask: Mask, orientation: Orientation | None) -> Mask:
     from nibabel.orientations import ornt_transform
 
     stored = mask.transpose(2, 1, 0)
-    return stored if orientation is None else moved(stored, ornt_transform(UNMOVED, orientation))
+    return stored if orientation is None else move_axes(stored, ornt_transform(UNMOVED, orientation))
 
 
 def stored_grid(scan: Scan) -> tuple[int, int, int]:
@@ -72,17 +72,17 @@ def stored_grid(scan: Scan) -> tuple[int, int, int]:
     return columns, rows, slices
 
 
-def on_the_same_grid(labels: Mask, scan: Scan) -> Mask:
+def lay_on_grid(labels: Mask, scan: Scan) -> Mask:
     """(S, H, W) from labels (columns, rows, slices) that lie on the scan's stored voxels, one on each."""
     grid = stored_grid(scan)
     if labels.shape != grid:
         flat = labels.shape[2:] == grid[2:] == (1,)
         mask, image = (labels.shape[:2], grid[:2]) if flat else (labels.shape, grid)
-        raise UnreadableError(f"the mask is {times(mask)}, the image {times(image)}")
+        raise UnreadableError(f"the mask is {describe_shape(mask)}, the image {describe_shape(image)}")
     return to_slices(labels[..., None], scan.geometry.orientation)[:, 0]
 
 
-def moved(array: NDArray[Any], orientation: Orientation | None) -> NDArray[Any]:
+def move_axes(array: NDArray[Any], orientation: Orientation | None) -> NDArray[Any]:
     """An array with its first three axes swapped and flipped."""
     from nibabel.orientations import apply_orientation
 

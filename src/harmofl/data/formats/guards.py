@@ -89,7 +89,7 @@ def _words(error: Exception) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def times(shape: Sequence[object]) -> str:
+def describe_shape(shape: Sequence[object]) -> str:
     """A shape in words: 64 x 64 x 20."""
     return " x ".join(str(size) for size in shape)
 
@@ -97,7 +97,7 @@ def times(shape: Sequence[object]) -> str:
 def check_size(width: int, height: int, rest: int = 1) -> None:
     """Refuse, before anything is decoded, a declared size of nothing or of far too much."""
     if min(width, height, rest) < 1:
-        raise UnreadableError(f"has no pixels ({times((width, height))})")
+        raise UnreadableError(f"has no pixels ({describe_shape((width, height))})")
     if width * height > PIXEL_LIMIT:
         raise too_large((width, height), PIXEL_LIMIT)
     if width * height * rest > VOXEL_LIMIT:
@@ -106,10 +106,12 @@ def check_size(width: int, height: int, rest: int = 1) -> None:
 
 def too_large(shape: Sequence[int], limit: int) -> UnreadableError:
     """The error for a declared size above a limit."""
-    return UnreadableError(f"too large: {times(shape)} = {math.prod(shape):,} pixels, at most {limit:,} are read")
+    return UnreadableError(
+        f"too large: {describe_shape(shape)} = {math.prod(shape):,} pixels, at most {limit:,} are read"
+    )
 
 
-def plain(pixels: Pixels) -> Pixels:
+def to_plain_type(pixels: Pixels) -> Pixels:
     """Pixels as scans hold them: uint8 as it is, every other number as finite float32."""
     if pixels.size == 0:
         raise UnreadableError("has no pixels")
@@ -126,7 +128,7 @@ def plain(pixels: Pixels) -> Pixels:
     return numbers
 
 
-def whole(labels: Mask) -> Mask:
+def to_whole_numbers(labels: Mask) -> Mask:
     """Labels as the smallest of uint8, uint16 and int32 that holds them."""
     if labels.size == 0:
         raise UnreadableError("has no pixels")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harmofl.data.formats.content import GZIP_START
 from harmofl.data.formats.grid import is_valid, orientation_of, slice_axis, to_slices, to_stored
-from harmofl.data.formats.guards import check_size, plain, quiet, reading, times
+from harmofl.data.formats.guards import check_size, describe_shape, quiet, reading, to_plain_type
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 CHANNEL_LIMIT = 32
@@ -39,14 +39,16 @@ def read_nifti(path: Path) -> Scan:
     """A volume, its slices along the third stored axis; a fourth axis holds the channels."""
     stored, header = _read(path)
     geometry = _geometry(header)
-    return Scan(plain(to_slices(stored, geometry.orientation)), geometry)
+    return Scan(to_plain_type(to_slices(stored, geometry.orientation)), geometry)
 
 
 def read_nifti_labels(path: Path) -> tuple[Mask, Geometry]:
     """(columns, rows, slices) as stored, and how they lie."""
     stored, header = _read(path)
     if stored.shape[3] != 1:
-        raise UnreadableError(f"the mask has a fourth axis ({times(stored.shape)}); a mask holds one number a voxel")
+        raise UnreadableError(
+            f"the mask has a fourth axis ({describe_shape(stored.shape)}); a mask holds one number a voxel"
+        )
     return stored[..., 0], _geometry(header)
 
 
@@ -154,12 +156,12 @@ def _shape(header: Any) -> tuple[int, int, int, int]:
     while len(sizes) > 2 and sizes[-1] == 1:
         sizes.pop()
     if not 2 <= len(sizes) <= 4:
-        raise UnreadableError(f"has {len(sizes)} axes ({times(sizes)}); volumes of 2 to 4 axes are read")
+        raise UnreadableError(f"has {len(sizes)} axes ({describe_shape(sizes)}); volumes of 2 to 4 axes are read")
     columns, rows, slices, channels = (*sizes, 1, 1)[:4]
     check_size(columns, rows, slices * channels if min(slices, channels) > 0 else 0)
     if channels > CHANNEL_LIMIT:
         raise UnreadableError(
-            f"has {channels} volumes along its fourth axis ({times(sizes)}); "
+            f"has {channels} volumes along its fourth axis ({describe_shape(sizes)}); "
             f"at most {CHANNEL_LIMIT} are read as channels: save each as a file"
         )
     return columns, rows, slices, channels

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harmofl.data.formats.guards import check_size, plain, quiet, reading
+from harmofl.data.formats.guards import check_size, quiet, reading, to_plain_type
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 GREY_MODES = ("L", "I;16", "I;16L", "I;16B", "I", "F")
@@ -35,14 +35,14 @@ MOST_BLURRED = 0.2
 
 def read_picture(path: Path) -> Scan:
     """One PNG or JPEG."""
-    pixels = plain(_decoded(path, labels=False))
+    pixels = to_plain_type(_decoded(path, labels=False))
     return Scan(pixels, Geometry(stored_shape=pixels.shape[2:]))
 
 
 def read_tiff(path: Path) -> Scan:
     """The first picture of a TIFF or SVS at full resolution; grey pages of one size are slices."""
     stored, notes = _decoded_tiff(path, labels=False)
-    pixels = plain(stored)
+    pixels = to_plain_type(stored)
     return Scan(pixels, Geometry(stored_shape=pixels.shape[2:], notes=notes))
 
 

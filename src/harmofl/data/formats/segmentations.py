@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from harmofl.data.formats.alignment import OtherGridError
-from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, frames_of, series_files
+from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, read_frames, series_files
+from harmofl.data.formats.frames import Frame, affine_of, frame_count, list_frames, sort_frames, value_of
 from harmofl.data.formats.grid import orientation_of, stored_grid, to_stored
-from harmofl.data.formats.guards import check_size, quiet, reading, times
-from harmofl.data.formats.planes import Plane, affine_of, frame_count, ordered, planes_of, value_of
+from harmofl.data.formats.guards import check_size, describe_shape, quiet, reading
 from harmofl.data.scans import Mask, Scan, UnreadableError
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
@@ -39,7 +39,7 @@ def read_segmentation(path: Path, scan: Scan) -> Mask:
         grid = stored_grid(scan)
         size = (int(dataset.Columns), int(dataset.Rows))
         if size != grid[:2]:
-            raise UnreadableError(f"the mask is {times(size)}, the image {times(grid[:2])}")
+            raise UnreadableError(f"the mask is {describe_shape(size)}, the image {describe_shape(grid[:2])}")
         check_size(*size, frame_count(dataset))
         return _combined(dataset, scan, has_numbers=kind == "LABELMAP")
 
@@ -48,12 +48,12 @@ def _combined(dataset: Any, scan: Scan, has_numbers: bool) -> Mask:
     """All frames, each put onto the slice that it lies on; slices without a frame stay empty."""
     labels = np.zeros(stored_grid(scan), dtype=np.int32)
     groups = dataset.PerFrameFunctionalGroupsSequence
-    for plane, group, frame in zip(planes_of([dataset]), groups, frames_of(dataset), strict=True):
-        values = frame[..., 0].T.astype(np.int32)
+    for frame, group, pixels in zip(list_frames([dataset]), groups, read_frames(dataset), strict=True):
+        values = pixels[..., 0].T.astype(np.int32)
         if not has_numbers:
             number = value_of(dataset, group, "SegmentIdentificationSequence", "ReferencedSegmentNumber")
             values *= int(number)  # with one segment only, it stands once for all frames
-        _put(labels[:, :, _slice_of(plane, scan)], values)
+        _put(labels[:, :, _slice_of(frame, scan)], values)
     return labels
 
 
@@ -65,9 +65,9 @@ def _put(target: Mask, values: Mask) -> None:
     target[marked] = values[marked]
 
 
-def _slice_of(plane: Plane, scan: Scan) -> int:
+def _slice_of(frame: Frame, scan: Scan) -> int:
     """Which of the scan's slices a frame lies on."""
-    own, image = affine_of([plane])[0], scan.geometry.affine
+    own, image = affine_of([frame])[0], scan.geometry.affine
     if own is None or image is None or scan.geometry.orientation is None:
         raise OtherGridError(OTHER_GRID)
     column, row, height = (float(index) for index in (np.linalg.inv(image) @ own[:, 3])[:3])
@@ -128,13 +128,13 @@ def _sources(mask: Mask, source: Path | Sequence[Path]) -> tuple[list[Any], Mask
     """The series' files, and the mask's frames (frames, rows, columns) in the same order."""
     images = [dataset_of(file) for file in (series_files(source) if isinstance(source, Path) else source)]
     check_series(images)
-    planes, _ = ordered(planes_of(images))
-    if len(mask) != len(planes):
-        raise UnreadableError(f"the mask has {len(mask)} slices, the series {len(planes)}")
-    frames = to_stored(mask, orientation_of(affine_of(planes)[0])).transpose(2, 1, 0).astype(np.uint8)
+    ordered, _ = sort_frames(list_frames(images))
+    if len(mask) != len(ordered):
+        raise UnreadableError(f"the mask has {len(mask)} slices, the series {len(ordered)}")
+    frames = to_stored(mask, orientation_of(affine_of(ordered)[0])).transpose(2, 1, 0).astype(np.uint8)
     if len(images) == 1:  # one file keeps the order of its frames
-        return images, np.ascontiguousarray(frames[np.argsort([plane.frame for plane in planes])])
-    return [images[plane.file] for plane in planes], np.ascontiguousarray(frames)
+        return images, np.ascontiguousarray(frames[np.argsort([frame.index for frame in ordered])])
+    return [images[frame.file] for frame in ordered], np.ascontiguousarray(frames)
 
 
 def _description(number: int, name: str) -> Any:

@@ -71,7 +71,7 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
     if not rows:
         raise UsageError(f"{folder / NAME}: names no image: there is nothing below its header")
     problems: list[Problem] = []
-    found: dict[str, tuple[int, Sample]] = {}
+    first_rows: dict[str, tuple[int, Sample]] = {}
     read = [(row, *_sample(tree, row, TRUTH[kind])) for row in rows]
     folders = _folders_of(sample for _, sample, _ in read)
     for _, sample, wrong in read:
@@ -84,10 +84,10 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
             site = "" if row.names(sites - {sample.site}) else sample.site
             problems += of_site(site, [Problem(row.place, message) for message in wrong])
         else:
-            line, before = found.setdefault(sample.image, (row.line, sample))
+            line, before = first_rows.setdefault(sample.image, (row.line, sample))
             if before is not sample:
                 problems += of_site(sample.site, [_repeated(row, sample, line, before)])
-    samples = sorted((sample for _, sample in found.values()), key=attrgetter("site", "image"))
+    samples = sorted((sample for _, sample in first_rows.values()), key=attrgetter("site", "image"))
     problems += _alike(sites)
     return Listing(tuple(samples), tuple(problems + tree.problems))
 

@@ -47,7 +47,7 @@ def read_set(tree: Tree, folder: str, split: str) -> tuple[list[Sample], list[Pr
         pairs = pair(tree, by_stem(tree, place, ".svs", ".tif"), by_stem(tree, place, ".xml"), ".xml of that name")
         for problem in pairs.problems:
             problems += of_site(_site(PurePosixPath(problem.file).name), [problem])
-        for stem, (image, outlines) in pairs.found.items():
+        for stem, (image, outlines) in pairs.files.items():
             site = _site(stem)
             if not site:
                 problems.append(Problem(printable(image), _no_organ(_TCGA.match(stem))))

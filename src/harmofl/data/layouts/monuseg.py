@@ -56,7 +56,7 @@ def read_set(
     pairs = pair(tree, images, outlines, "outlines (.xml of that name)")
     samples = [
         Sample(site=SITE, image=image, mask=mask, patient=tcga_patient(stem) or stem, split=split)
-        for stem, (image, mask) in pairs.found.items()
+        for stem, (image, mask) in pairs.files.items()
     ]
     return samples, of_site(SITE, pairs.problems)
 

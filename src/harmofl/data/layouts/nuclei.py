@@ -36,22 +36,22 @@ def list_samples(folder: Path) -> Listing:
             problems += wrong
     problems += tree.problems
     sets["MoNuSAC"], shared = _without_shared_patients(sets["MoNuSAC"], sets["MoNuSeg"])
-    samples = [sample for found in sets.values() for sample in _divided_by_test_folder(found)]
+    samples = [sample for of_set in sets.values() for sample in _divided_by_test_folder(of_set)]
     unique, repeated = _without_copies(sorted(samples, key=attrgetter("site", "image")))
     return Listing(tuple(unique), tuple(sorted(problems + shared + repeated)))
 
 
 def _read(tree: Tree, folder: str) -> dict[str, tuple[list[Sample], list[Problem]]]:
     """Read one folder as each of the sets that it is."""
-    found = {}
+    sets = {}
     name = plain(PurePosixPath(folder).name or tree.name)
     if name in (monusac.TRAINING, monusac.TESTING):
-        found["MoNuSAC"] = monusac.read_set(tree, folder, "train" if name == monusac.TRAINING else "test")
+        sets["MoNuSAC"] = monusac.read_set(tree, folder, "train" if name == monusac.TRAINING else "test")
     if files := monuseg.find(tree, folder):
-        found["MoNuSeg"] = monuseg.read_set(tree, *files, monuseg.split_of(tree, folder))
+        sets["MoNuSeg"] = monuseg.read_set(tree, *files, monuseg.split_of(tree, folder))
     if folders := tnbc.find(tree, folder):
-        found["TNBC"] = tnbc.read_set(tree, *folders)
-    return found
+        sets["TNBC"] = tnbc.read_set(tree, *folders)
+    return sets
 
 
 def _divided_by_test_folder(samples: list[Sample]) -> list[Sample]:

@@ -13,17 +13,17 @@ from harmofl.data.samples import Problem
 class Pairs:
     """What was paired, by stem as (image, mask), and what was wrong."""
 
-    found: dict[str, tuple[str, str]] = field(default_factory=dict)
+    files: dict[str, tuple[str, str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
 def by_stem(tree: Tree, folder: str, *suffixes: str) -> dict[str, str]:
     """Return the files of a folder by their names without suffix; of equal ones, that of the earlier suffix."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for suffix in suffixes:
         for name in tree.files(folder, suffix):
-            found.setdefault(name[: -len(suffix)], join(folder, name))
-    return found
+            files.setdefault(name[: -len(suffix)], join(folder, name))
+    return files
 
 
 def pair(
@@ -44,5 +44,5 @@ def pair(
             ]
             pairs.problems += refused
             if not refused:
-                pairs.found[stem] = (images[stem], masks[stem])
+                pairs.files[stem] = (images[stem], masks[stem])
     return pairs

@@ -33,11 +33,11 @@ def list_samples(folder: Path) -> Listing:
     """List the cases of every folder that holds pairs."""
     tree = open_tree(folder, WANTED)
     pairs = {place: _pairs(tree, place) for place in tree.walk(DEPTH)}
-    sites = _site_names(tree, [place for place, found in pairs.items() if found.found])
+    sites = _site_names(tree, [place for place, paired in pairs.items() if paired.files])
     problems = [
         problem
-        for place, found in pairs.items()
-        for problem in of_site(sites.get(place) or _folder_name(tree, place), found.problems)
+        for place, paired in pairs.items()
+        for problem in of_site(sites.get(place) or _folder_name(tree, place), paired.problems)
     ]
     for problem in tree.problems:
         problems += of_site(_folder_name(tree, problem.file), [problem])
@@ -45,7 +45,7 @@ def list_samples(folder: Path) -> Listing:
         # a Case00 of one site is not that of another
         Sample(site=site, image=image, mask=mask, patient=f"{site}/{stem}")
         for place, site in sites.items()
-        for stem, (image, mask) in pairs[place].found.items()
+        for stem, (image, mask) in pairs[place].files.items()
     ]
     problems += _wrong_names(sites)
     return Listing(tuple(sorted(samples, key=attrgetter("site", "image"))), tuple(sorted(problems)))

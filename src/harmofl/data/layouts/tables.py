@@ -50,18 +50,18 @@ class Table:
         """Return the columns' names in lower case."""
         return [name.strip().lower() for name in next(self.rows(delimiter), (1, []))[1]]
 
-    def require(self, wanted: Sequence[str], found: Sequence[str], note: str = "") -> None:
+    def require(self, wanted: Sequence[str], header: Sequence[str], note: str = "") -> None:
         """Refuse a table that lacks a column, or has one of them twice."""
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in wanted if name not in header]
         if missing:
-            raise UsageError(f"{self.path}: {_lack(missing, found)}{note}")
-        twice = [name for name in wanted if found.count(name) > 1]
+            raise UsageError(f"{self.path}: {_lack(missing, header)}{note}")
+        twice = [name for name in wanted if header.count(name) > 1]
         if twice:
             raise UsageError(f"{self.path}: more than one column is called {', '.join(twice)}")
 
 
-def _lack(missing: Sequence[str], found: Sequence[str]) -> str:
-    shown = [printable(name[:40]) for name in found if name]
+def _lack(missing: Sequence[str], header: Sequence[str]) -> str:
+    shown = [printable(name[:40]) for name in header if name]
     listed = ", ".join(shown[:20]) + (", …" if len(shown) > 20 else "")
     near = {name: match for name in missing for match in get_close_matches(name, shown, n=1, cutoff=0.7)}
     hint = "".join(f"; did you mean {name} by {match}?" for name, match in near.items())

@@ -34,9 +34,9 @@ def read_set(tree: Tree, slides: dict[str, str], masks: dict[str, str]) -> tuple
         truths = by_stem(tree, masks[patient], SUFFIX) if patient in masks else {}
         pairs = pair(tree, images, truths, f"mask of that name in GT_{patient}")
         problems += pairs.problems
-        if int(patient) > PATIENTS and pairs.found:
+        if int(patient) > PATIENTS and pairs.files:
             problems.append(Problem(printable(slides[patient]), _foreign(), fatal=False))
-        samples += [Sample(site=SITE, image=image, mask=mask, patient=patient) for image, mask in pairs.found.values()]
+        samples += [Sample(site=SITE, image=image, mask=mask, patient=patient) for image, mask in pairs.files.values()]
     return samples, of_site(SITE, problems)
 
 

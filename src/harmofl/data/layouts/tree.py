@@ -80,15 +80,15 @@ class Tree:
 
     def folders(self, folder: str) -> list[str]:
         """Return the visible folders of a folder; links to folders are not followed, but mentioned."""
-        found = []
+        visible = []
         for name, kind in sorted(self.contents(folder).items()):
             if name.startswith(".") or name in SYSTEM_FOLDERS:
                 continue
             if kind == "folder":
-                found.append(name)
+                visible.append(name)
             elif kind == "link" and os.path.isdir(self.root / folder / name):
                 self._mention_link(join(folder, name))
-        return found
+        return visible
 
     def _mention_link(self, path: str) -> None:
         if inside(self.root, path):

@@ -38,11 +38,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Plane:
+class Frame:
     """One frame: which file and frame it is, its number, and where it lies if the file says so."""
 
     file: int
-    frame: int
+    index: int
     number: int | None = None
     place: Place | None = None
 
@@ -52,21 +52,21 @@ def frame_count(header: Any) -> int:
     return int(header.get("NumberOfFrames") or 1)
 
 
-def planes_of(headers: Sequence[Any]) -> list[Plane]:
+def list_frames(headers: Sequence[Any]) -> list[Frame]:
     """Every frame of every file, in the order of reading."""
-    return [plane for file, header in enumerate(headers) for plane in _planes(header, file)]
+    return [frame for file, header in enumerate(headers) for frame in _list_frames(header, file)]
 
 
-def _planes(header: Any, file: int) -> list[Plane]:
+def _list_frames(header: Any, file: int) -> list[Frame]:
     count = frame_count(header)
     groups = list(header.get("PerFrameFunctionalGroupsSequence") or [])
     if groups and len(groups) != count:
         raise UnreadableError(f"announces {count} frames and describes {len(groups)}")
     if count > 1 and not groups:  # one position cannot be that of many frames
-        return [Plane(file, frame) for frame in range(count)]
+        return [Frame(file, frame) for frame in range(count)]
     number = numbers(value_of(header, None, "", "InstanceNumber"), 1)
     label = int(number[0]) if number is not None and count == 1 else None
-    return [Plane(file, frame, label, _place(header, groups[frame] if groups else None)) for frame in range(count)]
+    return [Frame(file, frame, label, _place(header, groups[frame] if groups else None)) for frame in range(count)]
 
 
 def _place(header: Any, group: Any) -> Place | None:
@@ -104,22 +104,22 @@ def value_of(header: Any, group: Any, sequence: str, name: str) -> Any:
 def numbers(value: Any, count: int) -> Vector | None:
     """So many finite numbers, or None."""
     try:
-        found = np.array(value, dtype=np.float64).reshape(-1)
+        vector = np.array(value, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):
         return None
-    return found if len(found) == count and np.isfinite(found).all() else None
+    return vector if len(vector) == count and np.isfinite(vector).all() else None
 
 
-def ordered(planes: list[Plane]) -> tuple[list[Plane], tuple[str, ...]]:
+def sort_frames(frames: list[Frame]) -> tuple[list[Frame], tuple[str, ...]]:
     """Slices along their normal, with notes; without positions by their numbers; without those as read."""
-    places = [plane.place for plane in planes if plane.place is not None]
-    if len(planes) > 1 and len(places) == len(planes):
+    places = [frame.place for frame in frames if frame.place is not None]
+    if len(frames) > 1 and len(places) == len(frames):
         order, notes = _along_the_normal(places)
-        return [planes[index] for index in order], notes
-    labels = [plane.number for plane in planes if plane.number is not None]
-    if len(set(labels)) == len(planes):
-        return sorted(planes, key=lambda plane: plane.number or 0), ()
-    return planes, ()
+        return [frames[index] for index in order], notes
+    labels = [frame.number for frame in frames if frame.number is not None]
+    if len(set(labels)) == len(frames):
+        return sorted(frames, key=lambda frame: frame.number or 0), ()
+    return frames, ()
 
 
 def _along_the_normal(places: Sequence[Place]) -> tuple[list[int], tuple[str, ...]]:
@@ -136,10 +136,10 @@ def _along_the_normal(places: Sequence[Place]) -> tuple[list[int], tuple[str, ..
     return [int(index) for index in order], () if even else (note,)
 
 
-def affine_of(planes: Sequence[Plane]) -> tuple[Vector | None, tuple[str, ...]]:
+def affine_of(frames: Sequence[Frame]) -> tuple[Vector | None, tuple[str, ...]]:
     """Of an array (columns, rows, slices), in NIfTI's axes; None, with a note, if the files do not say."""
-    places = [plane.place for plane in planes if plane.place is not None]
-    if len(places) < len(planes):
+    places = [frame.place for frame in frames if frame.place is not None]
+    if len(places) < len(frames):
         return None, (NO_POSITION,)
     first, last = places[0], places[-1]
     if first.spacing is None:
