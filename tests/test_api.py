@@ -134,7 +134,7 @@ def test_a_method_that_cannot_reach_workers_trains_in_this_process_if_none_were_
 def test_a_model_of_an_unknown_method_says_how_to_load_it(tmp_path: Path) -> None:
     mine = replace(fedavg, name="mine alone")
     train(tmp_path / "run", mine, rounds=1)
-    with pytest.raises(harmofl.UsageError, match=r"unknown method 'mine-alone'.*harmofl.register"):
+    with pytest.raises(harmofl.UsageError, match=r"unknown method 'mine-alone'.*harmofl.load_plugin"):
         harmofl.load_model(tmp_path / "run" / "model")
     assert harmofl.load_model(tmp_path / "run" / "model", method=mine)
 

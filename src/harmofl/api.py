@@ -1,31 +1,20 @@
-"""The Python calls that the commands make too."""
+"""The functions of `import harmofl`. Each shows its progress and delegates; the work is done in the layers below."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from harmofl import registry
-from harmofl.devices import check_device
 from harmofl.displays import show_progress
-from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
 from harmofl.federation import training
-from harmofl.files import check_writable, write_whole
 from harmofl.methods.method import Method
-from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record
 from harmofl.runs.model_folder import find_model_folder, open_model
-from harmofl.settings import read_toml, resolve
-from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
 from harmofl.tasks.scorers import Scores
-
-logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from harmofl.data.check import Check
@@ -104,42 +93,56 @@ def check_data(
     watch: Watch = ignore,
     progress: bool = True,
 ) -> tuple[Check, Path | None]:
-    """Look at all images of a folder: numbers per site and split, and every problem.
+    """Look at all images of a folder, as training would read them.
 
-    `sheet`: a picture to write. `clean_manifest`: a file to write with the rows of a manifest that can be used.
+    Args:
+        task: what is to be learned, such as "segmentation".
+        data: the folder with the images.
+        preset: where the settings start from.
+        config: a TOML file with settings.
+        settings: single settings as {"section.name": value}.
+        sheet: a picture to write, with images of every site.
+        clean_manifest: a file to write, with the rows of a manifest that can be used.
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+
+    Returns:
+        Numbers per site and split with every problem, and the path of the picture, if one was written.
     """
-    from harmofl.data.check import check_images
-    from harmofl.data.clean_manifest import write_clean_manifest
+    from harmofl.reporting import data_check
 
-    overrides = {"data.limit": 0} | dict(settings or {}) | {"data.folder": os.path.abspath(data)}
-    file = read_toml(Path(config)) if config else {}
-    load_plugins(plugins_in(file))
-    resolved, _ = resolve(task, "fedavg", preset, file, overrides)
-    resolved = adapt_to_folder(resolved, file, overrides)
-    chosen = registry.tasks.find(task)
     with show_progress(progress, watch) as shown:
-        folder = chosen.open_folder(resolved.data, shown)
-        check = check_images(chosen, folder)
-    if clean_manifest is not None:
-        write_clean_manifest(Path(clean_manifest), folder, check)
-    if sheet is None or not folder.all_sites:
-        return check, None
-    from harmofl.reporting.contact_sheet import contact_sheet
-    from harmofl.reporting.style import to_png
-
-    try:
-        write_whole(Path(sheet), to_png(contact_sheet(chosen, folder)))
-    except OSError as error:  # what was found counts more than its picture
-        logger.warning("--sheet %s: %s", sheet, error.strerror or error)
-        return check, None
-    return check, Path(sheet)
+        return data_check.check_data(
+            task,
+            Path(data),
+            preset=preset,
+            config=_path(config),
+            settings=settings,
+            sheet=_path(sheet),
+            clean_manifest=_path(clean_manifest),
+            watch=shown,
+        )
 
 
 def load_model(folder: str | Path, site: str | None = None, method: Method | None = None) -> nn.Module:
-    """A trained model in eval mode, harmonizer included: raw images (N, C, H, W) in [0, 1] in, logits out.
+    """Load a trained model in eval mode, harmonizer included.
 
-    `site`: whose model, where each site has its own. `method`: the one it was trained with, if it is your own and
-    not registered.
+    Args:
+        folder: of the model, or of its run.
+        site: whose model, where each site has its own.
+        method: the one it was trained with, if it is your own and not registered.
+
+    Returns:
+        A module that takes raw images (N, C, H, W) from 0 to 1 and gives logits: (N, classes) in classification,
+        (N, classes, H, W) in segmentation.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as out:
+    ...     summary = train("histology", "fedavg", preset="smoke", workers=1, out=out)
+    ...     model = load_model(out)
+    >>> import torch
+    >>> tuple(model(torch.rand(2, 3, 32, 32)).shape)
+    (2, 2)
     """
     return open_model(find_model_folder(Path(folder)), site, method).model
 
@@ -155,14 +158,24 @@ def evaluate(
     watch: Watch = ignore,
     progress: bool = True,
 ) -> dict[str, Scores]:
-    """Score a finished model per site: on labelled images of a folder, or on the test images of its task's phantom.
+    """Score a finished model on labelled images, site by site.
 
-    `settings`: changes of its data settings. `site`: whose model, where each site has its own. `split`: train, val,
-    test or all images; auto takes the test images of sites that took part in training, and all of other sites.
+    Args:
+        folder: of the model, or of its run.
+        data: a folder with images; the task's synthetic hospitals if there is none.
+        site: whose model, where each site has its own.
+        settings: changes of its data settings, as {"data.name": value}.
+        split: "train", "val", "test" or "all"; "auto" takes the test images of sites that took part in training, and
+            all images of other sites.
+        device: "auto", "cpu" or "cuda".
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+
+    Returns:
+        The number of images, the loss and the scores (from 0 to 1, distances in pixels or mm) of each site.
     """
     from harmofl.inference.evaluation import evaluate_model
 
-    check_device(device)
     with show_progress(progress, watch) as shown:
         return evaluate_model(find_model_folder(Path(folder)), data, site, settings, split, device, shown)
 
@@ -182,20 +195,31 @@ def predict(
     progress: bool = True,
     overwrite: bool = False,
 ) -> list[Outcome]:
-    """Masks or classes for new images: files, folders or patterns; one outcome per image, failed ones included.
+    """Write a mask for every new image, or one table of their classes.
 
-    What lies in a folder and is not predicted has an outcome too, after the others; its `left_out` says why.
+    Args:
+        folder: of the model, or of its run.
+        images: files, folders or patterns.
+        out: the folder to write.
+        site: whose model, where each site has its own.
+        overlay: also draw every mask on its image.
+        dicom_seg: write masks of DICOM images as DICOM segmentations.
+        overlap: of neighbouring windows in images larger than the network's input, as a part of their size.
+        batch_size: windows at a time; by default as in training.
+        device: "auto", "cpu" or "cuda".
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+        overwrite: replace what an earlier prediction wrote to `out`, which is an error otherwise.
 
-    `overwrite`: replace what an earlier prediction wrote to `out`; else that is refused.
+    Returns:
+        An outcome per image, failed ones included; then one for everything in a folder that was left out.
     """
     from harmofl.inference.prediction import predict as predict_images
 
-    check_device(device)
-    named = [images] if isinstance(images, (str, Path)) else images
     with show_progress(progress, watch) as shown:
         return predict_images(
             find_model_folder(Path(folder)),
-            named,
+            [images] if isinstance(images, (str, Path)) else images,
             Path(out),
             site,
             overlay,
@@ -219,14 +243,23 @@ def adapt(
     watch: Watch = ignore,
     progress: bool = True,
 ) -> AdaptationSummary:
-    """Make a model for a hospital that took no part, from its unlabelled images: batch norm statistics of its own.
+    """Make a model for a hospital that took no part, with batch norm statistics of its own unlabelled images.
 
-    `data`: a folder of images; masks and labels beside them are not read. `site`: whose model to start from, if not
-    that of all sites. `min_images`: fewer are refused, as their statistics would be those of a few patients.
+    Args:
+        folder: of the model, or of its run.
+        data: a folder of images; masks and labels beside them are not read.
+        out: the folder to write.
+        site: whose model to start from, if not that of all sites.
+        min_images: fewer are an error, as their statistics would be those of a few patients.
+        device: "auto", "cpu" or "cuda".
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+
+    Returns:
+        How many images were used, and how far the statistics moved.
     """
     from harmofl.inference.adaptation import adapt_model
 
-    check_device(device)
     start = find_model_folder(Path(folder))
     with show_progress(progress, watch) as shown:
         return adapt_model(start, Path(data), Path(out), site=site, fewest=min_images, device=device, watch=shown)
@@ -235,10 +268,20 @@ def adapt(
 def export(
     run: str | Path, format: Literal["onnx", "torchscript"], *, out: str | Path | None = None, site: str | None = None
 ) -> Path:
-    """Write a finished model as one file that runs without harmofl, with a model card beside it."""
+    """Write a finished model as one file that runs without harmofl, with a model card beside it.
+
+    Args:
+        run: the folder of the run, or of its model.
+        format: "onnx" or "torchscript".
+        out: the folder to write; by default `export` in the run's.
+        site: whose model, where each site has its own.
+
+    Returns:
+        The path of the file.
+    """
     from harmofl.inference.export import export_model
 
-    return export_model(Path(run), format, Path(out) if out else None, site)
+    return export_model(Path(run), format, _path(out), site)
 
 
 def landscape(
@@ -253,26 +296,27 @@ def landscape(
     watch: Watch = ignore,
     progress: bool = True,
 ) -> list[Path]:
-    """Draw the loss around the selected models of runs on the same data, and measure sharpness; return the files."""
-    from harmofl.analysis.landscape import landscape as survey
-    from harmofl.reporting.landscape_figures import write_figures
-    from harmofl.reporting.landscape_table import write_tables
+    """Draw the loss around the selected models of runs on the same data, and measure its sharpness.
 
-    check_device(device)
-    out = Path(out)
-    check_writable(out)
+    Args:
+        runs: their folders.
+        out: the folder to write.
+        images: training images per site; 0: as many as there is time for.
+        points: along each axis of a plane, an odd number; 0: as many as there is time for.
+        local_epochs: how long each site trains on from the model.
+        seed: of directions and images.
+        device: "auto", "cpu" or "cuda".
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+
+    Returns:
+        The files: tables and figures.
+    """
+    from harmofl.reporting.landscapes import draw_landscape
+
+    options = {"images": images, "points": points, "local_epochs": local_epochs, "seed": seed}
     with show_progress(progress, watch) as shown:
-        found = survey(
-            [Path(run) for run in runs],
-            out,
-            points=points,
-            local_epochs=local_epochs,
-            images=images,
-            seed=seed,
-            device=device,
-            watch=shown,
-        )
-    return write_tables(found, out) + write_figures(found, out)
+        return draw_landscape([Path(run) for run in runs], Path(out), device, shown, **options)
 
 
 def pictures(
@@ -288,29 +332,29 @@ def pictures(
     watch: Watch = ignore,
     progress: bool = True,
 ) -> list[Path]:
-    """Draw a task's images before and after harmonization, or what finished runs make of theirs; return the files.
+    """Draw a task's images before and after harmonization, or what finished runs make of their test images.
 
-    `task`: samples, amplitudes and statistics of its images, for some `bands`. `runs`: their masks or classes for
-    test images chosen by a rule; `data`: where the images lie now.
+    Args:
+        runs: folders of finished runs or of an experiment; then there are no task, preset, bands and settings.
+        out: the folder to write.
+        task: whose images to draw: samples, amplitudes and statistics.
+        data: a folder with images; where those of the runs lie now.
+        preset: where the settings start from.
+        bands: of the amplitudes that are harmonized; by default "dc" and "full".
+        settings: single settings as {"section.name": value}.
+        device: "auto", "cpu" or "cuda".
+        watch: a function that is called with every event (`harmofl.events`).
+        progress: show bars in a terminal or notebook.
+
+    Returns:
+        The files: figures, their captions and the numbers behind them.
     """
-    from harmofl.analysis.hospitals import parse_band
-    from harmofl.experiments.finding import find_runs
-    from harmofl.reporting.pictures import draw_appearance, draw_cases
+    from harmofl.experiments.pictures import draw_pictures
 
-    check_device(device)
-    folder = None if data is None else Path(data)
-    given = {"task": task, "preset": preset, "band": bands, "settings": settings}
-    if runs:
-        if named := [name for name, value in given.items() if value]:
-            raise UsageError(
-                f"{named[0]} = {given[named[0]]!r}: runs have their own; leave it out, or leave out the runs"
-            )
-        with show_progress(progress, watch) as shown:
-            return draw_cases(find_runs([Path(run) for run in runs], folder), Path(out), device, shown)
-    if not task:
-        raise UsageError("nothing to draw: name a task (--task), or the folders of finished runs")
-    chosen = [parse_band(str(band)) for band in bands or ("dc", "full")]
-    overrides = dict(settings or {}) | ({"data.folder": os.path.abspath(folder)} if folder else {})
-    resolved, _ = resolve(task, "fedavg", preset, overrides=overrides)
+    folders = [Path(run) for run in runs]
     with show_progress(progress, watch) as shown:
-        return draw_appearance(fill_in_data_facts(resolved, shown), chosen, Path(out), device, shown)
+        return draw_pictures(folders, Path(out), task, _path(data), preset, bands, settings, device, shown)
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harmofl.data.layouts.manifest import NAME as MANIFEST
 from harmofl.data.layouts.tree import printable
-from harmofl.devices import choose_device, threads, to_device
+from harmofl.devices import check_device, choose_device, threads, to_device
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import write_whole
@@ -66,6 +66,7 @@ def adapt_model(
 
     `site`: whose model to start from; by default the model of all sites, or the mean of what each site keeps.
     """
+    check_device(device)
     if (out / "model.json").exists():
         raise UsageError(f"{out} holds a model already: choose another --out")
     trained = _choose_model(folder, site, method)

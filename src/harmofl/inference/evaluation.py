@@ -15,7 +15,7 @@ from harmofl.data.images import ImageSet
 from harmofl.data.inspection import check_for_scoring
 from harmofl.data.looks import count_strange_looks, looks_in
 from harmofl.data.samples import SPLITS
-from harmofl.devices import threads
+from harmofl.devices import check_device, threads
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.runs.model_folder import read_description
@@ -41,6 +41,7 @@ def evaluate_model(
     watch: Watch = ignore,
 ) -> dict[str, Scores]:
     """Score a model at every site of a folder, or of the phantom that it was trained on."""
+    check_device(device)
     if split not in CHOICES:
         raise UsageError(f"split = {split!r}: must be one of {', '.join(CHOICES)}")
     description = read_description(folder)

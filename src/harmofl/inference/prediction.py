@@ -18,7 +18,7 @@ from harmofl.data.formats.segmentations import NO_EXTRA
 from harmofl.data.layouts.tree import printable
 from harmofl.data.looks import describe_strangeness, look_of
 from harmofl.data.scans import Scan, UnreadableError
-from harmofl.devices import CHANNELS_LAST, choose_device, to_device
+from harmofl.devices import CHANNELS_LAST, check_device, choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import what_failed
@@ -61,6 +61,7 @@ def predict(
     windows in images larger than the network's input, as a part of their size. `overwrite`: replace what an earlier
     prediction wrote there.
     """
+    check_device(device)
     _check(batch_size, overlap, dicom_seg)
     model, task, settings, _ = open_model(model_folder, site, method)
     trained = read_description(model_folder).get("training_images")
