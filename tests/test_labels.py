@@ -57,6 +57,7 @@ def test_names_that_become_equal_are_numbered() -> None:
 
 def test_a_long_name_is_broken_between_words() -> None:
     assert wrap("St. Mary's Hospital", 12) == "St. Mary's\nHospital"
+    assert wrap("trained:\nafter 2 epochs", 14) == "trained:\nafter 2 epochs"
     lines = wrap("Universitätsklinikum Hamburg-Eppendorf", 10).split("\n")
     assert len(lines) == 2
     assert max(map(width_of, lines)) <= 10

@@ -61,6 +61,8 @@ def shorten_all(names: Sequence[str], most: int) -> list[str]:
 
 def wrap(text: str, most: int, lines: int = 2) -> str:
     """Break a text into a few lines, between its words where it has any, and shorten it to what has room there."""
+    if "\n" in text:
+        return "\n".join(wrap(line, most, lines) for line in text.split("\n"))
     text = readable(text)
     if width_of(text) <= most:
         return text

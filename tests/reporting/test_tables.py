@@ -10,7 +10,7 @@ from rich.console import Console
 from harmofl.errors import UsageError
 from harmofl.reporting.table_formats import latex_escape, to_csv, to_latex, to_markdown, to_rich
 from harmofl.reporting.tables import methods_of, score_table
-from harmofl.reporting.words import ranked
+from harmofl.reporting.words import rank_methods
 from harmofl.runs.finished import FinishedRun
 
 MakeRun = Callable[..., FinishedRun]
@@ -92,7 +92,7 @@ def test_an_average_without_one_of_the_sites_does_not_compete(make_run: MakeRun)
     assert [row.cells[3].text for row in table.rows] == ["70.00 (20.00)", "–"]
     assert table.rows[0].cells[3].best
     assert "No average where a site has no score: HarmoFL, seed 0 (C)." in table.notes
-    assert [method.label for method in ranked(runs)] == ["FedAvg"]
+    assert [method.label for method in rank_methods(runs)] == ["FedAvg"]
 
 
 def test_score_of_null_or_nan_in_one_seed_makes_the_mean_missing(make_run: MakeRun) -> None:

@@ -43,8 +43,8 @@ def _percentiles(pixels: Tensor) -> Tensor:
     """Percentiles (N, C, levels) of pixels (N, C, P), or of every k-th if they are many: sorting is what takes time."""
     step = math.ceil(pixels.shape[2] / MOST_SORTED)
     levels = torch.tensor(PERCENTILES, dtype=torch.float32, device=pixels.device) / 100
-    found: Tensor = torch.quantile(pixels[..., ::step].float(), levels, dim=2).movedim(0, 2).double()
-    return found
+    percentiles: Tensor = torch.quantile(pixels[..., ::step].float(), levels, dim=2).movedim(0, 2).double()
+    return percentiles
 
 
 def log_amplitudes(images: Tensor) -> Tensor:

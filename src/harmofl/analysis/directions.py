@@ -45,8 +45,8 @@ def _filter_norms(weight: Tensor, layer: nn.Module) -> Tensor:
 def principal_directions(steps: Sequence[Weights]) -> tuple[Weights, Weights]:
     """The two directions of length 1 whose plane, through zero, holds most of some steps away from a model."""
     stacked = torch.stack([flatten(step) for step in steps])
-    _, _, found = torch.linalg.svd(stacked, full_matrices=False)
-    first, second = (_towards(direction, stacked) for direction in found[:2])
+    _, _, components = torch.linalg.svd(stacked, full_matrices=False)
+    first, second = (_towards(direction, stacked) for direction in components[:2])
     return _reshape(first, steps[0]), _reshape(second, steps[0])
 
 

@@ -81,13 +81,13 @@ def bound(
 
 def write_all_terms(runs: Sequence[Path], landscape: Landscape, out: Path) -> None:
     """Write, beside their landscape, each run's recorded drift and the terms that were measured at its model."""
-    found = []
+    measured = []
     for number, (run, label) in enumerate(zip(runs, landscape.runs, strict=True)):
         folder = Path(os.path.relpath(run.resolve(), out.resolve())).as_posix()
         result = read_run(run)
         terms = terms_in(landscape, number, result.summary.get("best_round") or 0)
-        found.append(RunTerms(folder, label, drift_curves(result), terms))
-    write_terms(out, found)
+        measured.append(RunTerms(folder, label, drift_curves(result), terms))
+    write_terms(out, measured)
 
 
 def drift_curves(run: FinishedRun) -> dict[str, dict[int, float]]:

@@ -80,14 +80,14 @@ def update_of(network: nn.Module, loss: Loss, training: LocalTraining) -> Update
     return update
 
 
-def cosine_distance(found: State, sent: State) -> Tensor:
-    """One minus the cosine of the angle between updates, over all weights at once; `found` may be a batch of them."""
+def cosine_distance(update: State, sent: State) -> Tensor:
+    """One minus the cosine of the angle between updates, over all weights at once; `update` may be a batch of them."""
 
     def product(one: State, other: State) -> Tensor:
         return torch.stack([(one[name] * other[name]).flatten(-sent[name].ndim).sum(-1) for name in sent]).sum(0)
 
-    norms = product(found, found) * product(sent, sent)
-    return 1 - product(found, sent) / norms.clamp_min(SMALLEST_NORM).sqrt()
+    norms = product(update, update) * product(sent, sent)
+    return 1 - product(update, sent) / norms.clamp_min(SMALLEST_NORM).sqrt()
 
 
 def total_variation(images: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def invert(
             if known and use == "projection":
                 images.copy_(with_amplitude(images, known))
             images.clamp_(0, 1)
-    found = images.detach()
-    distances = cosine_distance(updates(found, targets), sent)
+    candidates = images.detach()
+    distances = cosine_distance(updates(candidates, targets), sent)
     best = int(distances.argmin())
-    return Reconstruction(found[best], float(distances[best]))
+    return Reconstruction(candidates[best], float(distances[best]))

@@ -93,11 +93,11 @@ def open_images(task: Task, settings: Settings, watch: Watch = ignore) -> tuple[
     """Where a finished run's images come from, and its settings with what they decide; other images are refused."""
     sites = task.sites_of(settings.data)
     trained = TrainingSites(sites, dict(zip(sites, settings.data.fingerprints or (), strict=False)))
-    source, found = open_source(task, settings, sites, watch)
+    source, complete = open_source(task, settings, sites, watch)
     if isinstance(source, ImageFolder):
         for site in sites:
             trained.check(site, source, hint="a run is looked at with the images that it was trained on")
-    return source, found
+    return source, complete
 
 
 def load_runs(folders: Sequence[Path], device: str) -> list[LoadedRun]:

@@ -70,11 +70,11 @@ def terms_of_cells(cells: Mapping[str, tuple[str, int]], folder: Path) -> list[R
     cells:  {path below the folder: (label, seed)}
     folder: the experiment's; the files lie in it or one folder below, such as `landscape/drift-terms.json`.
     """
-    found: dict[str, RunTerms] = {}
+    by_place: dict[str, RunTerms] = {}
     for path in sorted([*folder.glob(FILE), *folder.glob(f"*/{FILE}")]):
         for run in read_terms(path.parent):
-            found[os.path.normpath(path.parent / run.run)] = run
-    measured = {path: found[place] for path in cells if (place := os.path.normpath(folder / path)) in found}
+            by_place[os.path.normpath(path.parent / run.run)] = run
+    measured = {path: by_place[place] for path in cells if (place := os.path.normpath(folder / path)) in by_place}
     labels = [cells[path][0] for path in measured]
     return [replace(run, label=_label(*cells[path], labels)) for path, run in measured.items()]
 

@@ -161,11 +161,11 @@ class Study:
             sent = update(truth, targets)
             known = self._knowledge(truth if not way.average else self.images) if way.use else None
             generator = self._generator("inversion", trial)  # the same starts for every way
-            found = invert(update, sent, targets, self.target.shape, search, generator, known, way.use or "penalty")
-            shown, truth = harmonizer(found.images), harmonizer(truth)
+            guess = invert(update, sent, targets, self.target.shape, search, generator, known, way.use or "penalty")
+            shown, truth = harmonizer(guess.images), harmonizer(truth)
             shown = shown[best_order(shown, truth)]
             scores.append([float(psnr(shown, truth).mean()), float(ssim(shown, truth).mean())])
-            distances.append(found.distance)
+            distances.append(guess.distance)
             if trial == SHOWN:
                 place = f"inversion/{name}/{case.name}"
                 self._keep(f"{place}/{way.name}", shown)
@@ -202,12 +202,12 @@ class Study:
         truth = self.images[: self.effort.images]
         others = self.images[self.effort.images : self.effort.images + 32]
         pairs = [(other[None], one[None]) for one in truth for other in others]
-        found, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
+        guessed, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
         flat = self.images.mean(dim=(0, -2, -1), keepdim=True).expand_as(truth)
         return {
             "another image": {
-                "psnr": round_off(psnr(found, wanted).mean()),
-                "ssim": round_off(ssim(found, wanted).mean()),
+                "psnr": round_off(psnr(guessed, wanted).mean()),
+                "ssim": round_off(ssim(guessed, wanted).mean()),
             },
             "flat image": {"psnr": round_off(psnr(flat, truth).mean()), "ssim": round_off(ssim(flat, truth).mean())},
         }
@@ -227,11 +227,11 @@ class Study:
         support = put_in_frame(torch.ones(1, 1, height, width), frame)[0, 0] > 0
         known = knowledge_of(truths, band, support)
         generator = self._generator("retrieval", frame, count)
-        found = retrieve(known, self.effort.retrieval_restarts, self.effort.retrieval_iterations, generator)
+        retrieved = retrieve(known, self.effort.retrieval_restarts, self.effort.retrieval_iterations, generator)
 
         scores, chance, flat = [], [], []
         for number, (truth, (_, outside)) in enumerate(zip(truths, draws, strict=True)):
-            score, nearest, fitted = nearest_of(found[number], truth, place)
+            score, nearest, fitted = nearest_of(retrieved[number], truth, place)
             scores.append(score)
             others = self.images[outside]
             seen = at_best(others, self._knowledge(others, band))  # a blur may score more than a sharp image
@@ -270,9 +270,9 @@ def search_for(network: str, effort: Effort) -> Search:
     return Search(effort.iterations, effort.restarts, smoothness=0.1, penalty=0.001)
 
 
-def best_order(found: Tensor, truth: Tensor) -> Tensor:
+def best_order(guesses: Tensor, truth: Tensor) -> Tensor:
     """Which reconstruction belongs to which image of a batch: an update does not tell their order."""
-    pairs = torch.stack([psnr(found, one.expand_as(found)) for one in truth])
+    pairs = torch.stack([psnr(guesses, one.expand_as(guesses)) for one in truth])
     return torch.from_numpy(linear_sum_assignment(-pairs.numpy())[1])
 
 
@@ -306,9 +306,9 @@ def put_in_frame(images: Tensor, frame: str) -> Tensor:
     return whole
 
 
-def nearest_of(found: Tensor, truths: Tensor, place: Sequence[slice]) -> tuple[tuple[float, float], Tensor, Tensor]:
+def nearest_of(guess: Tensor, truths: Tensor, place: Sequence[slice]) -> tuple[tuple[float, float], Tensor, Tensor]:
     """PSNR and SSIM against the true image that a reconstruction is most like; that image; the reconstruction."""
-    fitted = align(found.expand_as(truths), truths)[tuple(place)]
+    fitted = align(guess.expand_as(truths), truths)[tuple(place)]
     wanted = truths[tuple(place)]
     similarity = ssim(fitted, wanted)
     best = int(similarity.argmax())
@@ -322,13 +322,13 @@ def minima(phase: Sequence[Record]) -> dict[str, int | None]:
     Chance: the upper quantile of what other images of the site score, seen in the same band. None: a reconstruction
     was better even at the largest number.
     """
-    found: dict[str, int | None] = {}
+    fewest: dict[str, int | None] = {}
     for frame, band in dict.fromkeys((record["frame"], record["band"]) for record in phase):
         records = [record for record in phase if (record["frame"], record["band"]) == (frame, band)]
         better = [record["images"] for record in records if record["ssim"] > record["chance_ssim_upper"]]
         enough = [record["images"] for record in records if record["images"] > max(better, default=0)]
-        found[f"{frame}, {band}"] = min(enough, default=None)
-    return found
+        fewest[f"{frame}, {band}"] = min(enough, default=None)
+    return fewest
 
 
 def largest(values: Iterable[int | None]) -> int | None:

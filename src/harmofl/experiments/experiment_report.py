@@ -24,7 +24,7 @@ from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, Picture, Repeat, pictures_of, repeat_command, seen_from, write_page
 from harmofl.reporting.style import write_figures
 from harmofl.reporting.tables import Table, methods_of, score_table
-from harmofl.reporting.words import listed, missing_sentence
+from harmofl.reporting.words import join_words, missing_sentence
 from harmofl.runs.finished import FinishedRun
 
 
@@ -143,7 +143,7 @@ def _missing(state: ExperimentState) -> list[tuple[str, str]]:
 
 
 def _seeds(numbers: Sequence[int]) -> str:
-    return f"seed{'' if len(numbers) == 1 else 's'} {listed([str(number) for number in numbers])}"
+    return f"seed{'' if len(numbers) == 1 else 's'} {join_words([str(number) for number in numbers])}"
 
 
 def _table(state: ExperimentState, runs: Sequence[FinishedRun]) -> Table:

@@ -29,7 +29,7 @@ from harmofl.reporting import comparisons
 from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table
 from harmofl.reporting.table_formats import markdown_escape, to_markdown
-from harmofl.reporting.words import listed
+from harmofl.reporting.words import join_words
 from harmofl.settings import flatten
 
 OF_TILES = "-tiles"
@@ -198,8 +198,8 @@ def _missing(results: Results) -> str:
     all_lines = len({_line(cell) for cell in results.experiment.cells})
     texts = []
     for seeds, names in groups.items():
-        which = f"seed{'s' if len(seeds) > 1 else ''} {listed([str(seed) for seed in seeds])}"
-        texts.append(f"{which} of {'every line' if len(names) == all_lines else listed(names)}")
+        which = f"seed{'s' if len(seeds) > 1 else ''} {join_words([str(seed) for seed in seeds])}"
+        texts.append(f"{which} of {'every line' if len(names) == all_lines else join_words(names)}")
     return "; ".join(texts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from harmofl.experiments.kept_blocks import Block, anchor
 from harmofl.experiments.results import Results
-from harmofl.reporting.comparisons import compare, signed
+from harmofl.reporting.comparisons import compare, signed_text
 from harmofl.reporting.table_formats import markdown_escape
 from harmofl.reporting.tables import MISSING, MethodScores, methods_of
 
@@ -63,5 +63,5 @@ def _difference(method: MethodScores | None, baseline: MethodScores | None) -> s
     found = compare(method, baseline) if method and baseline else None
     if found is None:
         return MISSING
-    text = f"{signed(found.difference)}, ahead in {found.num_ahead} of {found.num_pairs}: {found.verdict}"
+    text = f"{signed_text(found.difference)}, ahead in {found.num_ahead} of {found.num_pairs}: {found.verdict}"
     return f"**{text}**" if found.more_than_noise else text

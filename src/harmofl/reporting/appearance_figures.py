@@ -58,9 +58,9 @@ def _capital(words: str) -> str:
 
 
 @styled
-def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[Look]) -> Figure:
+def amplitude_sheet(hospitals: Hospitals, harmonization: Harmonization, looks: Sequence[Look]) -> Figure:
     """Draw an image of every site as it is and harmonized, its spectra, and the amplitude that all sites share."""
-    names = [BEFORE, *found.layers]
+    names = [BEFORE, *harmonization.layers]
     left = label_width(hospitals.sites)
     gaps = 2 * (len(names) - 1) * GAP + BLOCK_GAP
     tile = (WIDTH - left - MARGIN - gaps) / (2 * len(names))
@@ -69,8 +69,8 @@ def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[
     sheet.title(f"Amplitude normalization: {subject(hospitals)}")
     starts = [left, left + len(names) * (tile + GAP) - GAP + BLOCK_GAP]
     _name_columns(sheet, starts, tile, names)
-    images = [_treated(look.example.image, found) for look in looks]
-    scale = _scale(images, found)
+    images = [_before_and_after(look.example.image, harmonization) for look in looks]
+    scale = _scale(images, harmonization)
     for row, (look, treated) in enumerate(zip(looks, images, strict=True)):
         top = HEADING + row * (tile + GAP)
         sheet.text(left - 0.1, top + tile / 2 - 0.08, short(look.site), ha="right", fontsize=9.5)
@@ -79,14 +79,14 @@ def amplitude_sheet(hospitals: Hospitals, found: Harmonization, looks: Sequence[
         for column, image in enumerate(treated):
             shift = column * (tile + GAP)
             show(sheet.tile(starts[0] + shift, top, tile), picture(image, hospitals.is_colour))
-            show(sheet.tile(starts[1] + shift, top, tile), _centred(log_amplitudes(image[None])[0]), **scale)
-    _draw_profiles(sheet, found, top_of_profile)
-    _draw_shared(sheet, found, top_of_profile, scale)
+            show(sheet.tile(starts[1] + shift, top, tile), _centre_spectrum(log_amplitudes(image[None])[0]), **scale)
+    _draw_profiles(sheet, harmonization, top_of_profile)
+    _draw_shared(sheet, harmonization, top_of_profile, scale)
     return sheet.figure
 
 
-def _treated(image: Tensor, found: Harmonization) -> list[Tensor]:
-    return [image, *(harmonize(image[None], layer)[0].cpu() for layer in found.layers.values())]
+def _before_and_after(image: Tensor, harmonization: Harmonization) -> list[Tensor]:
+    return [image, *(harmonize(image[None], layer)[0].cpu() for layer in harmonization.layers.values())]
 
 
 def _name_columns(sheet: Sheet, starts: Sequence[float], tile: float, names: Sequence[str]) -> None:
@@ -98,39 +98,39 @@ def _name_columns(sheet: Sheet, starts: Sequence[float], tile: float, names: Seq
             sheet.text(middle, HEADING - 0.12, words, fontsize=9.5, color=MUTED, ha="center")
 
 
-def whole_spectrum(half: Tensor, found: Harmonization) -> Tensor:
+def whole_spectrum(half: Tensor, harmonization: Harmonization) -> Tensor:
     """The decimal logarithm of all frequencies' amplitudes per pixel, from the half that is kept."""
-    height, width = half.shape[-2], _width(found)
+    height, width = half.shape[-2], _width(harmonization)
     whole = torch.fft.fft2(torch.fft.irfft2(half.double(), s=(height, width))).real
     logarithms: Tensor = (whole / (height * width)).clamp_min(FAINTEST).log10()
     return logarithms
 
 
-def _width(found: Harmonization) -> int:
-    return int(found.shared.shape[-2])  # images are squares
+def _width(harmonization: Harmonization) -> int:
+    return int(harmonization.shared.shape[-2])  # images are squares
 
 
-def _centred(spectrum: Tensor) -> Any:
+def _centre_spectrum(spectrum: Tensor) -> Any:
     """The mean over channels, with the zero frequency in the middle."""
     return torch.fft.fftshift(spectrum.mean(dim=0)).numpy()
 
 
-def _scale(images: Sequence[Sequence[Tensor]], found: Harmonization) -> dict[str, Any]:
+def _scale(images: Sequence[Sequence[Tensor]], harmonization: Harmonization) -> dict[str, Any]:
     """One scale of colours for all spectra: its dark end is a faint frequency's, not the very faintest's."""
     spectra = [log_amplitudes(image[None])[0].mean(dim=0) for treated in images for image in treated]
-    values = torch.stack([*spectra, whole_spectrum(found.shared, found).mean(dim=0)])
+    values = torch.stack([*spectra, whole_spectrum(harmonization.shared, harmonization).mean(dim=0)])
     return {"cmap": COLOURS, "vmin": float(np.quantile(values.numpy(), 0.02)), "vmax": float(values.max())}
 
 
-def _draw_profiles(sheet: Sheet, found: Harmonization, top: float) -> None:
+def _draw_profiles(sheet: Sheet, harmonization: Harmonization, top: float) -> None:
     """Each site's mean amplitude in units of the shared one: what full harmonization takes away."""
     axes = sheet.axes(0.75, top, 3.6, PROFILE_HEIGHT)
-    rings = min(MOST_RINGS, _width(found) // 2)
+    rings = min(MOST_RINGS, _width(harmonization) // 2)
     frequencies = (np.arange(rings) + 0.5) / (2 * rings)
     axes.axhline(1, color=INK, linewidth=1.6)
-    for index, (site, own) in enumerate(found.amplitudes.items()):
+    for index, (site, own) in enumerate(harmonization.amplitudes.items()):
         style = line_style(index) | {"markersize": 4.5, "linewidth": 1.4}
-        at_zero, *around = relative_amplitudes(own, found, rings)
+        at_zero, *around = relative_amplitudes(own, harmonization, rings)
         axes.plot([-0.02], [at_zero], **style | {"markersize": 6.5})
         axes.plot(frequencies, around, label=shorten(site, 14), markevery=2, **style)
     axes.axvline(0, color=RULE, linewidth=1)
@@ -153,18 +153,18 @@ def _use_ratio_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def relative_amplitudes(own: Tensor, found: Harmonization, rings: int) -> list[float]:
+def relative_amplitudes(own: Tensor, harmonization: Harmonization, rings: int) -> list[float]:
     """A site's amplitude in units of the shared one: at the zero frequency, then in rings around it."""
-    difference = (whole_spectrum(own, found) - whole_spectrum(found.shared, found)).mean(dim=0)
+    difference = (whole_spectrum(own, harmonization) - whole_spectrum(harmonization.shared, harmonization)).mean(dim=0)
     logarithms = torch.cat([difference[:1, 0], ring_means(difference, rings)])
     return [float(value) for value in 10**logarithms]
 
 
-def _draw_shared(sheet: Sheet, found: Harmonization, top: float, scale: Mapping[str, Any]) -> None:
+def _draw_shared(sheet: Sheet, harmonization: Harmonization, top: float, scale: Mapping[str, Any]) -> None:
     size = PROFILE_HEIGHT - 0.15
     left = WIDTH - size - 0.75
     axes = sheet.tile(left, top, size)
-    shown = show(axes, _centred(whole_spectrum(found.shared, found)), **scale)
+    shown = show(axes, _centre_spectrum(whole_spectrum(harmonization.shared, harmonization)), **scale)
     axes.set_title("The shared amplitude", fontsize=10.5, pad=7)
     bar = sheet.figure.colorbar(shown, cax=sheet.axes(left + size + 0.1, top, 0.11, size))
     bar.outline.set_visible(False)
@@ -178,26 +178,28 @@ def _draw_shared(sheet: Sheet, found: Harmonization, top: float, scale: Mapping[
 
 
 @styled
-def embedding_panels(sites: Sequence[str], found: Embedding) -> Figure:
+def embedding_panels(sites: Sequence[str], embedding: Embedding) -> Figure:
     """Draw every image as a point: in the plane of the images as they are, and in one of their own below."""
-    columns, left, top, gap = len(found.common), 0.95, 1.0, 0.32
+    columns, left, top, gap = len(embedding.common), 0.95, 1.0, 0.32
     size = (WIDTH - left - MARGIN - (columns - 1) * gap) / columns
     below = top + size + 0.62
     sheet = Sheet(below + size + 1.0)
     sheet.title("What low-level statistics of an image tell of its hospital")
-    chance = next(iter(found.probes.values())).chance
+    chance = next(iter(embedding.probes.values())).chance
     guess = f"in brackets: how often a linear probe guesses the hospital right; chance is {percent(chance)}"
     sheet.text(MARGIN, 0.45, guess, fontsize=9.5, color=MUTED)
-    for column, name in enumerate(found.common):
+    for column, name in enumerate(embedding.common):
         place = left + column * (size + gap)
         upper, lower = (sheet.axes(place, height, size, size) for height in (top, below))
-        _draw_points(upper, found.sites, found.common[name], sites)
-        _draw_points(lower, found.sites, found.own[name], sites)
-        upper.set(**_frame(torch.cat(list(found.common.values()))))
+        _draw_points(upper, embedding.sites, embedding.common[name], sites)
+        _draw_points(lower, embedding.sites, embedding.own[name], sites)
+        upper.set(**_frame(torch.cat(list(embedding.common.values()))))
         upper.tick_params(labelleft=column == 0)
-        upper.set_title(f"{_capital(in_words(name))} ({percent(found.probes[name].accuracy)})", fontsize=11.5, pad=8)
-        lower.set(**_frame(found.own[name]))
-        shares = " + ".join(f"{100 * share:.0f}" for share in found.shares[name])
+        upper.set_title(
+            f"{_capital(in_words(name))} ({percent(embedding.probes[name].accuracy)})", fontsize=11.5, pad=8
+        )
+        lower.set(**_frame(embedding.own[name]))
+        shares = " + ".join(f"{100 * share:.0f}" for share in embedding.shares[name])
         lower.set_xlabel(f"{shares} % of the variance", fontsize=9)
     for height, words in ((top, "plane of the images as they are"), (below, "plane of its own")):
         sheet.text(0.28, height + size / 2, words, rotation=90, ha="center", fontsize=9.5)

@@ -105,17 +105,17 @@ def _name_colours(sheet: Sheet, colours: Sequence[str]) -> None:
 
 
 @styled
-def predictions(gallery: Gallery, found: Mapping[str, Mapping[str, Sequence[Guess]]]) -> Figure:
+def predictions(gallery: Gallery, guesses: Mapping[str, Mapping[str, Sequence[Guess]]]) -> Figure:
     """Draw the images of which each method (row) is surest and right, least sure, and surest and wrong."""
-    left, block_gap, top = label_width(list(found)), 0.24, 0.75
+    left, block_gap, top = label_width(list(guesses)), 0.24, 0.75
     tile = (WIDTH - left - MARGIN - 2 * block_gap - 3 * (SHOWN - 1) * GAP) / (3 * SHOWN)
     pitch = tile + 0.9
-    sheet = Sheet(top + len(found) * pitch, WIDTH)
+    sheet = Sheet(top + len(guesses) * pitch, WIDTH)
     sheet.title("What the methods are sure of, and what not")
     for block, kind in enumerate(KINDS):
         start = left + block * (SHOWN * (tile + GAP) - GAP + block_gap)
         sheet.text(start, top - 0.15, kind, fontsize=10.5)
-        for row, (method, kinds) in enumerate(found.items()):
+        for row, (method, kinds) in enumerate(guesses.items()):
             height = top + row * pitch
             if block == 0:
                 sheet.text(left - 0.1, height + tile / 2, short(method), fontsize=9.5, ha="right")

@@ -62,7 +62,7 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The whole comparison in words."""
-        difference = f"{signed(self.difference)} {self.unit}".rstrip()
+        difference = f"{signed_text(self.difference)} {self.unit}".rstrip()
         return (
             f"{self.label} against {self.baseline}: {difference}, ahead in {self.num_ahead} of "
             f"{self.num_pairs} pairs (sign-flip test {p_text(self.sign_flip_p)}, Wilcoxon signed-rank test "
@@ -124,8 +124,8 @@ def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
         if run.seed in others
         for site, value in run.scores.items()
     ]
-    found = np.array(pairs, dtype=np.float64)
-    return with_equal_sizes(found[~np.isnan(found)])
+    differences = np.array(pairs, dtype=np.float64)
+    return with_equal_sizes(differences[~np.isnan(differences)])
 
 
 def with_equal_sizes(differences: Values) -> Values:
@@ -164,7 +164,7 @@ def wilcoxon_p(differences: Values) -> float:
     return sign_flip_p(np.sign(nonzero) * rankdata(np.abs(nonzero))) if nonzero.size else 1.0
 
 
-def signed(points: float) -> str:
+def signed_text(points: float) -> str:
     """A difference with its sign."""
     return f"{points:+.2f}".replace("-", "−")
 
@@ -174,17 +174,17 @@ def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def to_markdown(found: Sequence[Comparison]) -> str:
+def to_markdown(comparisons: Sequence[Comparison]) -> str:
     """Comparisons as a Markdown table; nothing if there are none."""
-    if not found:
+    if not comparisons:
         return ""
     lines = [
         "| Method | against | points | ahead in | sign-flip test | Wilcoxon test | |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
-    for each in found:
+    for each in comparisons:
         ahead = f"{each.num_ahead} of {each.num_pairs} pairs"
         tests = f"{p_text(each.sign_flip_p)} | {p_text(each.wilcoxon_p)}"
         names = f"{markdown_escape(each.label)} | {markdown_escape(each.baseline)}"
-        lines.append(f"| {names} | {signed(each.difference)} | {ahead} | {tests} | {each.verdict} |")
+        lines.append(f"| {names} | {signed_text(each.difference)} | {ahead} | {tests} | {each.verdict} |")
     return "\n".join(["**Is it more than noise?**", "", *lines, "", NOTE]) + "\n"

@@ -147,14 +147,14 @@ def _draw_panel(axes: Axes, title: str, curves: Mapping[str, Curve], sites: Sequ
 
 def _drift_curves(method: MethodScores) -> dict[str, Curve]:
     """Each site's drift by round, averaged over the seeds in which it answered."""
-    found: dict[str, dict[int, list[float]]] = {}
+    values_of: dict[str, dict[int, list[float]]] = {}
     for run in method.runs:
         for number, values in values_per_round(run, "train", "drift").items():
             for site, value in values.items():
-                found.setdefault(site, {}).setdefault(number, []).append(value)
+                values_of.setdefault(site, {}).setdefault(number, []).append(value)
     return {
         site: {number: statistics.fmean(rounds[number]) for number in sorted(rounds)}
-        for site, rounds in sorted(found.items())
+        for site, rounds in sorted(values_of.items())
     }
 
 
@@ -269,8 +269,8 @@ def _footnotes(methods: Sequence[MethodScores]) -> Footnotes:
     """By its mark: the methods that a note on unseen hospitals belongs to, and the note."""
     labels: dict[str, list[str]] = {}
     for method in methods:
-        scores = [found for run in method.runs for found in (run.summary.get("unseen") or {}).values()]
-        for note in dict.fromkeys(found["note"] for found in scores if found.get("note")):
+        scores = [score for run in method.runs for score in (run.summary.get("unseen") or {}).values()]
+        for note in dict.fromkeys(score["note"] for score in scores if score.get("note")):
             labels.setdefault(note, []).append(method.label)
     return {mark: (names, note) for mark, (note, names) in zip(MARKS, labels.items(), strict=False)}
 

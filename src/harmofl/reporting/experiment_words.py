@@ -7,27 +7,33 @@ from collections.abc import Sequence
 from harmofl.reporting.comparisons import Comparison, compare, p_text
 from harmofl.reporting.experiment_figures import Point, words_for
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
-from harmofl.reporting.words import is_level, listed, ranked, summarize
+from harmofl.reporting.words import is_level, join_words, rank_methods, summarize
 from harmofl.runs.finished import FinishedRun
 
 
 def summarize_experiment(
-    runs: Sequence[FinishedRun], found: Sequence[Comparison], points: Sequence[Point]
+    runs: Sequence[FinishedRun], comparisons: Sequence[Comparison], points: Sequence[Point]
 ) -> list[str]:
     """Begin with who is ahead; then how sure that is, where HarmoFL wins, and the rest that runs tell."""
     lead, *rest = summarize(runs)
-    return [lead, *_is_the_lead_noise(ranked(runs)), *_best_settings(points), *_where_harmofl_wins(runs, found), *rest]
+    return [
+        lead,
+        *_is_the_lead_noise(rank_methods(runs)),
+        *_best_settings(points),
+        *_where_harmofl_wins(runs, comparisons),
+        *rest,
+    ]
 
 
 def _is_the_lead_noise(order: Sequence[MethodScores]) -> list[str]:
     if len(order) < 2 or is_level(order[0].average, order[1].average):
         return []
-    found = compare(order[0], order[1])
-    if found is None:
+    lead = compare(order[0], order[1])
+    if lead is None:
         return []
-    tests = f"sign-flip test {p_text(found.sign_flip_p)}, Wilcoxon test {p_text(found.wilcoxon_p)}"
-    pairs = f"{found.num_ahead} of {found.num_pairs} pairs of site and seed"
-    return [f"{found.label} is ahead of {found.baseline} in {pairs} ({tests}): {found.verdict}."]
+    tests = f"sign-flip test {p_text(lead.sign_flip_p)}, Wilcoxon test {p_text(lead.wilcoxon_p)}"
+    pairs = f"{lead.num_ahead} of {lead.num_pairs} pairs of site and seed"
+    return [f"{lead.label} is ahead of {lead.baseline} in {pairs} ({tests}): {lead.verdict}."]
 
 
 def _best_settings(points: Sequence[Point]) -> list[str]:
@@ -44,11 +50,11 @@ def _best_settings(points: Sequence[Point]) -> list[str]:
     return sentences
 
 
-def _where_harmofl_wins(runs: Sequence[FinishedRun], found: Sequence[Comparison]) -> list[str]:
+def _where_harmofl_wins(runs: Sequence[FinishedRun], comparisons: Sequence[Comparison]) -> list[str]:
     """The best of HarmoFL's lines against that with which the experiment compares it."""
     methods = {method.label: method for method in methods_of(runs)}
     own = {method.label for method in methods.values() if method.runs[0].method == "harmofl"}
-    candidates = [each for each in found if each.label in own and each.baseline in methods]
+    candidates = [each for each in comparisons if each.label in own and each.baseline in methods]
     if not candidates:
         return []
     best = max(candidates, key=lambda each: each.difference)
@@ -58,7 +64,7 @@ def _where_harmofl_wins(runs: Sequence[FinishedRun], found: Sequence[Comparison]
     texts = {site: f"{site} ({score.gap_text(gap, signed=True)})" for site, gap in gaps.items()}
     wins = [texts[site] for site, gap in gaps.items() if gap > 0 and not is_level(gap, 0)]
     losses = [texts[site] for site, gap in gaps.items() if gap < 0 and not is_level(gap, 0)]
-    wins_at = f"wins at {listed(wins)}" if wins else "wins nowhere"
-    loses_at = f"loses at {listed(losses)}" if losses else "loses nowhere"
+    wins_at = f"wins at {join_words(wins)}" if wins else "wins nowhere"
+    loses_at = f"loses at {join_words(losses)}" if losses else "loses nowhere"
     average = f"{score.gap_text(best.difference, signed=True)} on average, {best.verdict}"
     return [f"Against {best.baseline}, {best.label} {wins_at}; it {loses_at} ({average})."]

@@ -29,7 +29,7 @@ class Photo:
 def read_gallery(folder: Path) -> list[Photo]:
     """The pictures that lie below a run's or an experiment's folder, as many as a page has room for."""
     photos, room = [], LARGEST
-    for path, caption in _listed(folder / FOLDER):
+    for path, caption in _list_pictures(folder / FOLDER):
         content = path.read_bytes()
         if len(content) <= room:
             room -= len(content)
@@ -39,11 +39,11 @@ def read_gallery(folder: Path) -> list[Photo]:
     return photos
 
 
-def _listed(folder: Path) -> Iterator[tuple[Path, str]]:
+def _list_pictures(folder: Path) -> Iterator[tuple[Path, str]]:
     for listing in sorted(folder.rglob(FILE)):
         try:
-            found = json.loads(listing.read_text(encoding="utf-8"))
-            pairs = [(str(figure["name"]), str(figure["caption"])) for figure in found["figures"]]
+            content = json.loads(listing.read_text(encoding="utf-8"))
+            pairs = [(str(figure["name"]), str(figure["caption"])) for figure in content["figures"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{listing} cannot be read: {error!r}") from None
         for name, caption in pairs:

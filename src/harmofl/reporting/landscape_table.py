@@ -165,7 +165,7 @@ def flatness_table(files: Sequence[Path]) -> Table:
     sites = list(dict.fromkeys(site for run in values.values() for site, name in run))
     places = [*((site, "sharpness") for site in sites), *((ALL, name) for name in APART)]
     columns = [Column(heading) for heading in (*sites, *APART.values())]
-    rows = [Row(run, tuple(_mean(found.get(place, [])) for place in places)) for run, found in values.items()]
+    rows = [Row(run, tuple(_mean(own.get(place, [])) for place in places)) for run, own in values.items()]
     notes = (
         "Site columns: sharpness, the mean rise of the training loss at a fixed distance from the selected model.",
         "ε: the largest distance between two sites' gradients there. Γ: the drift of one further local epoch.",

@@ -9,7 +9,7 @@ from typing import Any
 from harmofl.reporting import comparisons
 from harmofl.reporting.comparisons import Comparison
 from harmofl.reporting.tables import MethodScores, methods_of
-from harmofl.reporting.words import is_level, ranked
+from harmofl.reporting.words import is_level, rank_methods
 from harmofl.runs.finished import FinishedRun
 from harmofl.settings import flatten
 
@@ -24,7 +24,7 @@ class Number:
 
 def headline(runs: Sequence[FinishedRun]) -> list[Number]:
     """Pick the two leading averages and the gap between them, in the order that the runs came in."""
-    leading = ranked(runs)[:2]
+    leading = rank_methods(runs)[:2]
     shown = [method for method in methods_of(runs) if method in leading]
     numbers = [Number(method.score.text(method.average), method.label) for method in shown]
     if len(leading) == 2 and not is_level(leading[0].average, leading[1].average):
@@ -36,8 +36,8 @@ def headline(runs: Sequence[FinishedRun]) -> list[Number]:
 def show_comparison(comparison: Comparison) -> dict[str, Any]:
     """A comparison as the page shows it."""
     return {
-        "found": comparison,
-        "points": comparisons.signed(comparison.difference),
+        "comparison": comparison,
+        "points": comparisons.signed_text(comparison.difference),
         "tests": [(p, comparisons.p_text(p)) for p in (comparison.sign_flip_p, comparison.wilcoxon_p)],
     }
 

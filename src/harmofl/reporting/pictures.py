@@ -89,12 +89,12 @@ def draw_appearance(
     """Draw samples, amplitude normalization and statistics of a task's images; no training is needed."""
     with threads(settings.federation.threads):  # small tensors: more threads only wait for one another
         hospitals = Hospitals(settings)
-        found = harmonization(hospitals, bands, device, watch)
-        looks = looks_at(hospitals, found.layers, watch)
+        shared = harmonization(hospitals, bands, device, watch)
+        looks = looks_at(hospitals, shared.layers, watch)
         places = embedding(looks, settings.data.seed)
     drawn = [
         _samples(hospitals, looks),
-        Drawn("amplitude", amplitude_sheet(hospitals, found, looks), _amplitude_caption(hospitals)),
+        Drawn("amplitude", amplitude_sheet(hospitals, shared, looks), _amplitude_caption(hospitals)),
         Drawn("embedding", embedding_panels(hospitals.sites, places), _embedding_caption(looks, places)),
     ]
     numbers = _source(settings) | _looks_numbers(looks) | {"probe": _probe_numbers(hospitals.sites, places)}
@@ -148,7 +148,7 @@ def _embedding_caption(looks: Sequence[Look], places: Embedding) -> str:
 
 def _looks_numbers(looks: Sequence[Look]) -> Numbers:
     rule = "the image whose mean intensity is the median; in segmentation, of those with anything to find"
-    chosen = {look.site: {name: _chosen(sample) for name, sample in _all(look).items()} for look in looks}
+    chosen = {look.site: {name: _chosen_numbers(sample) for name, sample in _all(look).items()} for look in looks}
     return {"rule": rule, "images": {look.site: len(look.groups) for look in looks}, "chosen": chosen}
 
 
@@ -156,7 +156,7 @@ def _all(look: Look) -> Mapping[str, Chosen | None]:
     return {"example": look.example, **{name: sample for name, sample in look.samples.items() if name}}
 
 
-def _chosen(sample: Chosen | None) -> Numbers | None:
+def _chosen_numbers(sample: Chosen | None) -> Numbers | None:
     return {"name": sample.name, "mean_intensity": sample.brightness, "out_of": sample.out_of} if sample else None
 
 
@@ -274,15 +274,15 @@ def _case_numbers(case: Case) -> Numbers:
 
 
 def _draw_predictions(gallery: Gallery, out: Path) -> list[Path]:
-    found = {run.title: guesses(gallery, run) for run in gallery.runs}
+    by_method = {run.title: guesses(gallery, run) for run in gallery.runs}
     caption = (
         "Of all test images, those of which each method is surest and right, least sure, and surest and wrong, by the "
         "gap between its two highest logits; with the probability that it gives its class."
     )
-    drawn = [Drawn("predictions", predictions(gallery, found), caption)]
+    drawn = [Drawn("predictions", predictions(gallery, by_method), caption)]
     each = {
         method: {kind: [_guess_numbers(guess, gallery.classes) for guess in own] for kind, own in kinds.items()}
-        for method, kinds in found.items()
+        for method, kinds in by_method.items()
     }
     rule = "all test images, by the gap between the two highest logits"
     return write_pictures(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from harmofl.files import write_whole
 from harmofl.reporting.axes import legend_below
 from harmofl.reporting.image_grid import image_grid
-from harmofl.reporting.style import MUTED, line_style, styled, to_png, to_svg
+from harmofl.reporting.style import MUTED, line_style, styled, write_figures
 
 if TYPE_CHECKING:
     # Imported where it is used: loading matplotlib takes longer than most commands.
@@ -44,8 +44,7 @@ def write_privacy_pages(out: Path) -> None:
         "privacy-similarity": similarity_by_number(study["phase_retrieval"]),
     }
     for name, figure in figures.items():
-        write_whole(out / f"{name}.png", to_png(figure, dpi=RESOLUTIONS.get(name, 160)))
-        write_whole(out / f"{name}.svg", to_svg(figure))
+        write_figures({name: figure}, out, dpi=RESOLUTIONS.get(name, 160))
     write_whole(out / "privacy.md", in_words(study))
 
 
@@ -96,9 +95,11 @@ def similarity_by_number(records: Sequence[Record]) -> Figure:
 
 def _draw_similarity(axes: Axes, records: Sequence[Record]) -> None:
     counts = [record["images"] for record in records]
-    low, high, found = ([record[name] for record in records] for name in ("chance_ssim", "chance_ssim_upper", "ssim"))
+    low, high, reconstructed = (
+        [record[name] for record in records] for name in ("chance_ssim", "chance_ssim_upper", "ssim")
+    )
     axes.fill_between(counts, low, high, color=MUTED, alpha=0.3, linewidth=0, label="chance: mean to 95 % quantile")
-    axes.plot(counts, found, label="reconstruction", **line_style(0))
+    axes.plot(counts, reconstructed, label="reconstruction", **line_style(0))
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
 

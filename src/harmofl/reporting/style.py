@@ -119,11 +119,11 @@ def _render(figure: Figure, file_format: str, dpi: int) -> bytes:
     return buffer.getvalue()
 
 
-def write_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+def write_figures(figures: Mapping[str, Figure], folder: Path, dpi: int = 160) -> list[Path]:
     """Write each figure as PNG and as SVG, under its name."""
     paths = []
     for name, figure in figures.items():
-        for suffix, content in ((".png", to_png(figure)), (".svg", to_svg(figure))):
+        for suffix, content in ((".png", to_png(figure, dpi)), (".svg", to_svg(figure))):
             paths.append(folder / f"{name}{suffix}")
             write_whole(paths[-1], content)
     return paths

@@ -11,12 +11,12 @@ from harmofl.runs.finished import FinishedRun
 def title_for(runs: Sequence[FinishedRun]) -> str:
     """Name the methods and the task."""
     labels = [method.label for method in methods_of(runs)]
-    return f"{listed(labels) if len(labels) <= 3 else f'{len(labels)} methods'} on {runs[0].task}"
+    return f"{join_words(labels) if len(labels) <= 3 else f'{len(labels)} methods'} on {runs[0].task}"
 
 
 def summarize(runs: Sequence[FinishedRun]) -> list[str]:
     """Say what the records show, whoever is ahead."""
-    order = ranked(runs)
+    order = rank_methods(runs)
     sentences = [_who_is_ahead(order, runs)] if order else ["No run has an average test score."]
     sentences += _harmofl_behind(order)
     sentences += _at_the_sites(order, sites_of(runs))
@@ -27,7 +27,7 @@ def summarize(runs: Sequence[FinishedRun]) -> list[str]:
     return sentences
 
 
-def ranked(runs: Sequence[FinishedRun]) -> list[MethodScores]:
+def rank_methods(runs: Sequence[FinishedRun]) -> list[MethodScores]:
     """Order the methods in competition by their average; without one, a method has no place."""
     competing = [method for method in methods_of(runs) if not method.is_reference]
     scored = [method for method in competing if method.average == method.average]
@@ -41,7 +41,7 @@ def _who_is_ahead(order: Sequence[MethodScores], runs: Sequence[FinishedRun]) ->
         return f"{leader.label} reaches {score.text(leader.average)} {quantity}."
     level = [method.label for method in order if is_level(leader.average, method.average)]
     if len(level) > 1:
-        return f"{listed(level)} are level at {score.text(leader.average)} {quantity}."
+        return f"{join_words(level)} are level at {score.text(leader.average)} {quantity}."
     second = order[1]
     gap = score.gap_text(abs(leader.average - second.average))
     direction = "more" if score.higher_is_better else "less"
@@ -74,10 +74,10 @@ def _at_the_sites(order: Sequence[MethodScores], sites: Sequence[str]) -> list[s
         f"{leader.label} does best at {_hospital(best)} ({texts[best]}) "
         f"and worst at {_hospital(worst)} ({texts[worst]})"
     )
-    return [sentence + (_compared(scores, order[1]) if len(order) > 1 else "") + "."]
+    return [sentence + (_compare_sites(scores, order[1]) if len(order) > 1 else "") + "."]
 
 
-def _compared(scores: Mapping[str, float], second: MethodScores) -> str:
+def _compare_sites(scores: Mapping[str, float], second: MethodScores) -> str:
     gaps = {site: second.score.lead(value, over=second.mean_at(site)) for site, value in scores.items()}
     gaps = {site: gap for site, gap in gaps.items() if gap == gap}
     if not gaps:
@@ -109,7 +109,7 @@ def _how_sure(order: Sequence[MethodScores]) -> list[str]:
 def _references(runs: Sequence[FinishedRun]) -> list[str]:
     references = [method for method in methods_of(runs) if method.is_reference]
     scores = [f"{method.label} {method.score.text(method.average)}" for method in references]
-    return [f"For reference: {listed(scores)}."] if scores else []
+    return [f"For reference: {join_words(scores)}."] if scores else []
 
 
 def _failures(runs: Sequence[FinishedRun]) -> list[str]:
@@ -120,7 +120,7 @@ def _failures(runs: Sequence[FinishedRun]) -> list[str]:
         return []
     sites = [_hospital(str(site)) for site in dict.fromkeys(record["site"] for record in failed)]
     left_out = "was" if len(failed) == 1 else "were"
-    return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({listed(sites)})."]
+    return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({join_words(sites)})."]
 
 
 def _phantoms(runs: Sequence[FinishedRun]) -> list[str]:
@@ -144,7 +144,7 @@ def _hospital(site: str) -> str:
     return f"hospital {site}" if len(site) <= 2 else site  # "A" alone would not read as a place
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Words with commas and a last "and"."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
