@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_the_package_its_page_and_its_types_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"harmofl/cli.py", "harmofl/py.typed", "harmofl/reporting/page.html.j2"} <= set(names)
+    assert {"harmofl/cli/entry.py", "harmofl/py.typed", "harmofl/reporting/page.html.j2"} <= set(names)
     assert all(name.startswith(("harmofl/", "harmofl-")) for name in names)
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from harmofl import LossEntry, Method, NetworkEntry, ScoreEntry, UsageError, register, registry
-from harmofl.console import show_methods
+from harmofl.cli.listing_tables import show_methods
 from harmofl.methods.catalogue import fedavg
 from harmofl.settings import resolve
 from harmofl.tasks.scorers import ClassificationScorer

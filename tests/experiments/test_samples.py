@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from folders import camelyon17_folder
-from harmofl.console import show_results
+from harmofl.cli.tables import show_results
 from harmofl.errors import UsageError
 from harmofl.experiments.report import write_report
 from harmofl.experiments.runner import run_experiment

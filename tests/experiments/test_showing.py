@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.console import show_results
+from harmofl.cli.tables import show_results
 from harmofl.experiments.results import Results
 
 

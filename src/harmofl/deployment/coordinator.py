@@ -19,6 +19,7 @@ from harmofl.federation.sites import quorum
 from harmofl.federation.training import run_federation
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
+from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.settings import Settings, Tree, flatten, read_toml, resolve
 
@@ -76,6 +77,22 @@ class RunOptions:
         if method.pooled:
             raise UsageError(f"{method.name} needs all images in one place and is not available over a network")
         return settings.with_values("data", folder=None), method
+
+
+def read_options(
+    task: str | None,
+    method: str | None,
+    preset: str | None,
+    config: Path | None,
+    given: Mapping[str, Any],
+    resumed: Path | None = None,
+) -> RunOptions:
+    """What is to be trained, from options and a settings file; the file of a run that is resumed is its own."""
+    if resumed and config is None and RunFolder(resumed).config.exists():
+        config = RunFolder(resumed).config
+    file = read_toml(config) if config else {}
+    load_plugins(plugins_in(file))
+    return RunOptions(task, method, preset, file, given)
 
 
 def coordinate(

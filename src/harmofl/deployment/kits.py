@@ -112,7 +112,9 @@ class ServerKit:
 
     @classmethod
     def open(cls, folder: Path) -> ServerKit:
-        """Read the folder, or say what is wrong with it."""
+        """Read it, or say what is wrong with it."""
+        if is_site(folder):
+            raise UsageError(f"{folder}: a site's folder; runs are started in the server's")
         return cls(folder.resolve(), read_federation(folder))
 
     def lock(self) -> AbstractContextManager[None]:

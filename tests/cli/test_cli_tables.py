@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.console import WIDE, console, how_to_resume, interruptible, show_scores
+from harmofl.cli.interrupts import how_to_resume, interruptible
+from harmofl.cli.tables import WIDE, console, show_scores
 
 
 def test_scores_are_shown_in_percent_and_distances_in_their_unit(

@@ -15,7 +15,7 @@ import harmofl
 from folders import classification_folder, prostate_folder, segmentation_folder
 from runs import HARMOFL, environment
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from folders import segmentation_folder
 from harmofl import registry
-from harmofl.console import make_table
+from harmofl.cli.tables import make_table
 from harmofl.settings import setting_names
 from runs import HARMOFL, environment
 
@@ -23,8 +23,10 @@ NAMES = {
         *("hospital-4", "MoNuSAC-prostate", "ISBI_1.5"),
     ],
     "--help": ["experiment", "landscape", "--version"],
-    "train --help": ["SECTION.NAME=VALUE", "--workers", "--resume"],
-    "data check --help": ["--sheet", "--config"],
+    "train --help": ["NAME=VALUE", "--workers", "--resume"],
+    "data check --help": ["--sheet", "--write-clean-manifest"],
+    "predict --help": ["--batch-size", "--dicom-seg", "MODEL_DIR"],
+    "landscape --help": ["--local-epochs", "--points"],
     "deploy --help": ["remove-site", "add-site"],
     "deploy init --help": ["--synthetic", "--server"],
 }

@@ -1,4 +1,4 @@
-"""`harmofl deploy …`: parse, call, show; no logic."""
+"""`harmofl deploy …`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,19 @@ from typing import Annotated
 
 import typer
 
-from harmofl.completion import complete_engine, complete_method, complete_preset, complete_setting, complete_task
-from harmofl.plugins import load_plugins, plugins_in
+from harmofl.cli.completion import complete_engine
+from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
 
 deploy_app = typer.Typer(
     help="Train over a real network: each hospital on its own machine, on Flower, NVIDIA FLARE or a plugin.",
     no_args_is_help=True,
 )
 
+
 HERE = Path()
 
-
-def _load(files: list[Path]) -> list[Path]:
-    load_plugins(files)
-    return files
-
-
-PluginFiles = Annotated[
-    list[Path],
-    typer.Option(
-        "--plugin",
-        metavar="FILE",
-        help="A Python file that registers a method, network, task … of your own; may be given several times.",
-        callback=_load,
-    ),
-]
 Kits = Annotated[Path, typer.Option("--kits", help="The folder that `harmofl deploy init` made.")]
+
 Kit = Annotated[Path, typer.Argument(help="A party's folder; the current one if not given.", metavar="[DIR]")]
 
 
@@ -153,7 +140,7 @@ def check(
 
     In a party's folder:  harmofl deploy check
     """
-    from harmofl.console import show_findings
+    from harmofl.cli.tables import show_findings
     from harmofl.deployment.checking import check_kit
 
     if not show_findings(check_kit(folder), as_json):
@@ -165,31 +152,16 @@ def run(
     out: Annotated[Path, typer.Option("--out", help="The run's folder; it must not hold a run yet.")],
     config: Annotated[Path | None, typer.Option(help="What to train: a TOML file, such as the kit's run.toml.")] = None,
     kit: Annotated[Path, typer.Option(help="The server's folder; the current one if not given.")] = HERE,
-    task: Annotated[
-        str | None, typer.Option(help="What is learned: see `harmofl tasks`.", autocompletion=complete_task)
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="How: see `harmofl methods`.", autocompletion=complete_method)
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="smoke, small (the default), paper or paper-code.", autocompletion=complete_preset),
-    ] = None,
-    assignments: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="SECTION.NAME=VALUE",
-            help="One setting; may be given several times.",
-            autocompletion=complete_setting,
-        ),
-    ] = [],  # noqa: B006
-    seed: Annotated[int | None, typer.Option(help="Changes initialization and order, never the data.")] = None,
+    task: Task = None,
+    method: Method = None,
+    preset: Preset = None,
+    assignments: Assignments = [],  # noqa: B006
+    seed: Seed = None,
     device: Annotated[str | None, typer.Option(help="The server's own; sites choose theirs.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Resume = False,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all sites, and then for a quorum.")] = 60.0,
     plugins: PluginFiles = [],  # noqa: B006
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train one model with the sites, at the server: display, folder and report are those of `harmofl train`.
 
@@ -197,24 +169,17 @@ def run(
 
     A run that was stopped:  harmofl deploy run --out runs/first --resume
     """
-    from harmofl.console import how_to_resume, interruptible, show_summary
-    from harmofl.deployment.coordinator import RunOptions, coordinate
-    from harmofl.deployment.kits import ServerKit, is_site
+    from harmofl.cli.interrupts import how_to_resume, interruptible
+    from harmofl.cli.tables import show_summary
+    from harmofl.deployment.coordinator import coordinate, read_options
+    from harmofl.deployment.kits import ServerKit
     from harmofl.displays import open_display
-    from harmofl.errors import UsageError
-    from harmofl.runs.folder import RunFolder
-    from harmofl.settings import parse_assignments, read_toml
+    from harmofl.settings import parse_assignments
 
-    if is_site(kit):
-        raise UsageError(f"--kit {kit}: a site's folder; runs are started in the server's")
     own = {"seed": seed, "device": device}
     given = parse_assignments(assignments) | {name: value for name, value in own.items() if value is not None}
-    if resume and config is None:
-        config = RunFolder(out).config if RunFolder(out).config.exists() else None
-    file = read_toml(config) if config else {}
-    load_plugins(plugins_in(file))
-    options = RunOptions(task, method, preset, file, given)
     server = ServerKit.open(kit)
+    options = read_options(task, method, preset, config, given, resumed=out if resume else None)
     again = ["deploy", "run", "--kit", str(kit)]
     with interruptible(lambda: how_to_resume(out, again)), open_display(quiet) as watch:
         summary = coordinate(server, options, out, resume, wait, watch)

@@ -1,0 +1,63 @@
+"""`harmofl data …`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harmofl.cli.completion import complete_preset, complete_task
+from harmofl.cli.options import Assignments, Config, PluginFiles, Quiet
+
+data_app = typer.Typer(help="Look at a folder of images before training on it.", no_args_is_help=True)
+
+
+@data_app.command("check")
+def check(
+    task: Annotated[
+        str, typer.Option(help="What would be learned: see `harmofl tasks`.", autocompletion=complete_task)
+    ],
+    data: Annotated[Path, typer.Option(help="The folder with the images.")],
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Whose settings: smoke, small (the default), paper.", autocompletion=complete_preset),
+    ] = None,
+    config: Config = None,
+    assignments: Assignments = [],  # noqa: B006
+    sheet: Annotated[
+        Path, typer.Option(help="The picture to write: a row of images per site, with their masks or classes.")
+    ] = Path("contact-sheet.png"),
+    clean_manifest: Annotated[
+        Path | None,
+        typer.Option("--write-clean-manifest", help="Write a manifest of what can be used.", metavar="FILE"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines, and write no picture.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
+    quiet: Quiet = False,
+) -> None:
+    """What would be loaded, per site and split, and every problem, listed. Exit code 2 if training would fail.
+
+    For example:  harmofl data check --task segmentation --data my-images
+    """
+    from harmofl import api
+    from harmofl.cli.tables import show_check
+    from harmofl.displays import open_display
+    from harmofl.settings import parse_assignments
+
+    settings = parse_assignments(assignments)
+    with open_display(quiet or as_json) as watch:
+        check, picture = api.check_data(
+            task,
+            data,
+            preset=preset,
+            config=config,
+            settings=settings,
+            sheet=None if as_json else sheet,
+            clean_manifest=clean_manifest,
+            watch=watch,
+            progress=False,
+        )
+    show_check(check, picture, as_json, clean_manifest)
+    if not check.ok:
+        raise typer.Exit(2)
