@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from PIL import Image
 
-from harmofl import registry
+from harmofl import labels, registry
 from harmofl.data.folder import ImageFolder
 from harmofl.reporting.contact_sheet import _evenly, _spread, contact_sheet
 from harmofl.reporting.outlines import OUTLINES
@@ -122,6 +122,29 @@ def test_data_on_which_training_would_fail_are_shown_as_well(tmp_path: Path) -> 
     assert words(figure) == ["north", "4 images"]
     lost = opened("segmentation", tmp_path, [row | {"image": "lost.png"} for row in rows])
     assert not contact_sheet(registry.tasks.find("segmentation"), lost).axes
+
+
+@pytest.mark.parametrize(
+    "name", ["M" * 30, "i" * 60, "大阪大学医学部附属病院 放射線科", "Klinik für Diagnostische Radiologie"]
+)
+def test_the_names_of_sites_have_room(tmp_path: Path, name: str) -> None:
+    figure = contact_sheet(
+        registry.tasks.find("segmentation"), opened("segmentation", tmp_path, grey_sites(tmp_path, {name: 4, "B": 4}))
+    )
+    figure.draw_without_rendering()  # and without a warning of missing letters
+    for axes in figure.axes:
+        box = axes.texts[0].get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 < axes.get_window_extent().x0
+
+
+def test_names_in_letters_that_no_font_here_has_are_spelled_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(labels, "installed_fonts", lambda: (labels.OWN_FONT,))
+    rows = grey_sites(tmp_path, {"東京": 4, "B": 4})
+    contact_sheet(registry.tasks.find("segmentation"), opened("segmentation", tmp_path, rows))
+    assert "no font here has the letters of some sites' names: 東京 as DongJing; install a font" in caplog.text
 
 
 def test_images_are_spread_over_patients() -> None:

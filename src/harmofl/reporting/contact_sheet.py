@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import LabelledImages, StoredImages
 from harmofl.errors import UsageError
-from harmofl.labels import shorten, width_of
+from harmofl.labels import installed_fonts, readable, shorten
 from harmofl.reporting.image_grid import draw_strip, image_strip
 from harmofl.reporting.outlines import draw_outlines, name_outlines
 from harmofl.reporting.style import INK, MUTED, PAPER, styled
@@ -30,9 +31,11 @@ WIDTH = 7.6
 """Inches; with `to_png` about 1200 pixels."""
 HEADING, FOOTING, LEFT, MARGIN = 0.45, 0.4, 0.95, 0.1
 """Inches above, below and beside the rows."""
-LETTER, LONGEST_NAME = 0.085, 18
-"""Of a site's name: inches of a letter, and letters."""
+LONGEST_NAME, WIDEST_NAME, NAME_SIZE, NAME_GAP = 18, 1.7, 9.5, 8
+"""Of a site's name: letters and inches at most, its size, and points between it and the images."""
 MOST_LETTERS = 14
+
+logger = logging.getLogger(__name__)
 
 Places = npt.NDArray[np.int64]
 Strip = npt.NDArray[np.float64]
@@ -43,6 +46,7 @@ def contact_sheet(task: Task, folder: ImageFolder, columns: int = 8) -> Figure:
     """Draw images of every site, spread over its patients, with outlines of the masks or names of the classes."""
     classes = _classes(folder)
     outlined = classes[1:] if folder.kind == "segmentation" else ()
+    _warn_of_missing_letters(folder.all_sites)
     figure, all_axes = _rows(folder.all_sites, columns, FOOTING if outlined else MARGIN)
     for site, axes in all_axes.items():
         _draw_site(axes, folder, site, columns, classes)
@@ -58,7 +62,7 @@ def _rows(sites: Sequence[str], columns: int, footing: float) -> tuple[Figure, d
     """Axes below one another, right of the sites' names; all lengths are inches."""
     from matplotlib.figure import Figure
 
-    left = max(LEFT, MARGIN + LETTER * max((width_of(shorten(site, LONGEST_NAME)) for site in sites), default=0))
+    left = max(LEFT, MARGIN + NAME_GAP / 72 + max((_measure(_fit_name(site)) for site in sites), default=0))
     width = WIDTH - left - MARGIN
     tile = width / (columns + 0.05 * (columns - 1))  # the gaps of a strip
     pitch = 1.05 * tile
@@ -162,8 +166,31 @@ def _pitch(width: int, tile: int, columns: int) -> int:
 def _name_site(axes: Axes, site: str, count: int) -> None:
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "right"}
     images = f"{count:,} image{'' if count == 1 else 's'}"
-    axes.annotate(shorten(site, LONGEST_NAME), (0, 0.5), (-8, 1), va="bottom", color=INK, fontsize=9.5, **place)
-    axes.annotate(images, (0, 0.5), (-8, -1), va="top", color=MUTED, fontsize=8.5, **place)
+    axes.annotate(_fit_name(site), (0, 0.5), (-NAME_GAP, 1), va="bottom", color=INK, fontsize=NAME_SIZE, **place)
+    axes.annotate(images, (0, 0.5), (-NAME_GAP, -1), va="top", color=MUTED, fontsize=8.5, **place)
+
+
+def _fit_name(site: str) -> str:
+    """A site's name, as much of it as has room."""
+    fitting = (short for most in range(LONGEST_NAME, 4, -1) if _measure(short := shorten(site, most)) <= WIDEST_NAME)
+    return next(fitting, shorten(site, 4))
+
+
+def _measure(name: str) -> float:
+    """Inches that a site's name takes."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family=list(installed_fonts()), size=NAME_SIZE)
+    return float(text_to_path.get_text_width_height_descent(name, font, ismath=False)[0]) / 72
+
+
+def _warn_of_missing_letters(sites: Sequence[str]) -> None:
+    """Say which names are spelled in other letters, as no font of this computer has theirs."""
+    spelled = [f"{site} as {readable(site)}" for site in sites if readable(site) != site]
+    if spelled:
+        hint = "install a font for them, such as Noto Sans CJK, to see them as they are"
+        logger.warning("no font here has the letters of some sites' names: %s; %s", "; ".join(spelled), hint)
 
 
 def _draw_class_names(axes: Axes, shown: LabelledImages, columns: int, names: Sequence[str]) -> None:
