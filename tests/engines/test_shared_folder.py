@@ -77,11 +77,13 @@ def test_a_folder_carries_a_federation_to_the_same_bits_as_one_process(
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
 
-def test_without_its_package_the_engine_is_unknown(tmp_path: Path) -> None:
-    command = [*HARMOFL, "deploy", "init", "--engine", "shared-folder", "--server", "x", "--sites", "A", "--out", "y"]
-    result = subprocess.run(
-        command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+def test_without_its_package_the_engine_is_known_by_its_file_alone(tmp_path: Path, installed: dict[str, str]) -> None:
+    given = ["init", "--engine", "shared-folder", "--server", tmp_path / "shared", "--sites", "A", "--out"]
+    command = [*HARMOFL, "deploy", *map(str, [*given, tmp_path / "unknown"])]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 2
     assert "unknown engine 'shared-folder'" in result.stderr
     assert "flower, nvflare" in result.stderr
+    plugin = tmp_path / "package" / "shared_folder.py"
+    deploy(environment(), *given, tmp_path / "kits", "--plugin", plugin)
+    deploy(environment(), "check", tmp_path / "kits" / "server", "--plugin", plugin)

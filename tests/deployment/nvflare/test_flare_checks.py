@@ -12,7 +12,7 @@ from flare_kits import federation, write_kits
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare.checks import is_running, is_welcome
 from harmofl.deployment.nvflare.names import relay_socket, workspace
-from harmofl.deployment.relay import listen
+from harmofl.deployment.nvflare.relay import listen
 from harmofl.deployment.tls.address import Address
 
 

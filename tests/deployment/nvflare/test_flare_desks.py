@@ -14,10 +14,10 @@ pytest.importorskip("nvflare", reason="harmofl[nvflare] is not installed")
 
 from flare_kits import federation, write_kits
 
+from harmofl.deployment.nvflare.relay import Relay, listen, open_relay
 from harmofl.deployment.nvflare.runtime import Outcome, Presence
 from harmofl.deployment.nvflare.server import ConnectedSites, Desk, Members, SiteGone
 from harmofl.deployment.nvflare.site import RequestQueue
-from harmofl.deployment.relay import Relay, listen, open_relay
 from harmofl.federation.messages import decode_reply
 
 

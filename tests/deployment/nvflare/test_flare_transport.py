@@ -16,8 +16,8 @@ from flare_kits import federation
 
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import transport as transport_module
+from harmofl.deployment.nvflare.relay import Relay
 from harmofl.deployment.nvflare.transport import RelayTransport, connect, group_equal
-from harmofl.deployment.relay import Relay
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, decode_request, encode
 

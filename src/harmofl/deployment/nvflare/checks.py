@@ -10,7 +10,7 @@ from pathlib import Path
 from harmofl.deployment.engine import Finding
 from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.nvflare.names import ENGINE, relay_socket, workspace
-from harmofl.deployment.relay import open_relay
+from harmofl.deployment.nvflare.relay import open_relay
 from harmofl.deployment.tls.address import Address
 from harmofl.deployment.tls.checks import Credentials, check_credentials, check_port, check_way
 

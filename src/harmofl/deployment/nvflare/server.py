@@ -21,7 +21,7 @@ from harmofl.deployment.engine import NOT_CONNECTED
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import runtime
 from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, relay_socket
-from harmofl.deployment.relay import Relay, RelayError, listen
+from harmofl.deployment.nvflare.relay import Relay, RelayError, listen
 from harmofl.errors import UsageError
 
 logger = logging.getLogger(__name__)

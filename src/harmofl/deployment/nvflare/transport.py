@@ -13,7 +13,7 @@ from typing import Any
 from harmofl.deployment.engine import TOO_LATE, wait_for_sites
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare.names import relay_socket
-from harmofl.deployment.relay import Relay, RelayError, open_relay
+from harmofl.deployment.nvflare.relay import Relay, RelayError, open_relay
 from harmofl.deployment.replies import reply_of
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode

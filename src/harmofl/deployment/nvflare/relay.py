@@ -1,6 +1,6 @@
 """Frames between two processes of one machine: a little JSON and bytes, over a socket that only its owner can open.
 
-An engine whose server is a process of its own is reached by `harmofl deploy run` this way. Nothing is unpickled.
+`harmofl deploy run` reaches FLARE's server, a process of its own, in this way. Nothing is unpickled.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.deployment.relay import MAGIC, PREFIX, Relay, RelayError, listen, open_relay
+from harmofl.deployment.nvflare.relay import MAGIC, PREFIX, Relay, RelayError, listen, open_relay
 
 
 @pytest.fixture
