@@ -54,6 +54,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workplace")
     segmentation_folder(folder / "my-images")
     segmentation_folder(folder / "labelled-images-of-another-hospital", sites=3)
+    segmentation_folder(folder / "unlabelled-images", sites=1)
     prostate_folder(folder / "prostate", sites=("BIDMC", "HK", "UCL"))
     (folder / "new-patients").mkdir()
     for number in range(3):
@@ -77,12 +78,16 @@ def test_the_three_commands_of_the_document_work_as_written(workplace: Path) -> 
         assert size_of(workplace / "predictions" / f"{number}_mask.png") == (70, 50)
         assert (workplace / "predictions" / f"{number}_overlay.png").exists()
 
-    held_out, evaluate = commands("A hospital that took no part")
+    held_out, evaluate, adapt, predict_adapted = commands("A hospital that took no part")
     done = run(held_out, workplace)
     assert "At UCL, which took no part: " in done.stdout, done.stderr
     done = run(evaluate, workplace)
     assert done.returncode == 0, done.stderr
     assert re.search(r"site-2 +│ 40 ", done.stdout)
+    done = run(adapt, workplace)
+    assert done.returncode == 0, done.stderr
+    done = run(f"{predict_adapted} --overwrite", workplace)
+    assert done.returncode == 0, done.stderr
 
     (export,) = commands("Other software")
     done = run(export, workplace)
