@@ -65,18 +65,25 @@ def deferred(path: str) -> Callable[..., Any]:
 class Engine:
     """Carries bytes between the server and the sites; what they mean, it does not know.
 
-    An engine has four functions of its own; everything else has a default:
+    Four functions are the engine's own; everything else has a default, and docs/extending.md has a whole engine.
 
-    - `provision(federation, folder)` adds the engine's files and credentials to `folder/server` and to
-      `folder/sites/NAME` of those of `federation.sites` that have none yet; what is there stays.
-    - `serve(kit)` runs the server's side until it is stopped (`processes.stoppable`).
-    - `join(kit)` runs a site's side until it is stopped, and answers requests with `Participant(kit).answer`.
-    - `connect(kit)` gives `harmofl deploy run`, on the server's machine, a `Transport` to the sites. It raises a
-      `RunError` if the server is not running.
+    Args:
+        name: what users call it, on the command line and in federation.toml.
+        title: what messages call it.
+        provision: `(federation, folder)`: adds the engine's files and credentials to `folder/server` and to
+            `folder/sites/NAME` of those of `federation.sites` that have none yet; what is there stays.
+        serve: `(kit)`: runs the server's side until it is stopped (`harmofl.deployment.processes.stoppable`).
+        join: `(kit)`: runs a site's side until it is stopped, and answers requests with `Participant(kit).answer`.
+        connect: `(kit)`: a context manager that gives `harmofl deploy run`, on the server's machine, a `Transport` to
+            the sites; it raises a `RunError` if the server is not running.
+
+    >>> from harmofl import registry
+    >>> flower = registry.engines.find("flower")
+    >>> flower.title, flower.credentials, flower.read_address("fl.example.org")
+    ('Flower', 'keys', 'fl.example.org:8443')
     """
 
     name: str
-    """On the command line and in federation.toml."""
     title: str
     provision: Callable[[Federation, Path], None]
     serve: Callable[[ServerKit], None]
