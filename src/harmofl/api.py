@@ -103,8 +103,7 @@ def check_data(
         settings: single settings as {"section.name": value}.
         sheet: a picture to write, with images of every site.
         clean_manifest: a file to write, with the rows of a manifest that can be used.
-        watch: a function that is called with every event (`harmofl.events`).
-        progress: show bars in a terminal or notebook.
+        watch, progress: as in `train`.
 
     Returns:
         Numbers per site and split with every problem, and the path of the picture, if one was written.
@@ -167,9 +166,7 @@ def evaluate(
         settings: changes of its data settings, as {"data.name": value}.
         split: "train", "val", "test" or "all"; "auto" takes the test images of sites that took part in training, and
             all images of other sites.
-        device: "auto", "cpu" or "cuda".
-        watch: a function that is called with every event (`harmofl.events`).
-        progress: show bars in a terminal or notebook.
+        device, watch, progress: as in `train`.
 
     Returns:
         The number of images, the loss and the scores (from 0 to 1, distances in pixels or mm) of each site.
@@ -206,9 +203,7 @@ def predict(
         dicom_seg: write masks of DICOM images as DICOM segmentations.
         overlap: of neighbouring windows in images larger than the network's input, as a part of their size.
         batch_size: windows at a time; by default as in training.
-        device: "auto", "cpu" or "cuda".
-        watch: a function that is called with every event (`harmofl.events`).
-        progress: show bars in a terminal or notebook.
+        device, watch, progress: as in `train`.
         overwrite: replace what an earlier prediction wrote to `out`, which is an error otherwise.
 
     Returns:
@@ -251,9 +246,7 @@ def adapt(
         out: the folder to write.
         site: whose model to start from, if not that of all sites.
         min_images: fewer are an error, as their statistics would be those of a few patients.
-        device: "auto", "cpu" or "cuda".
-        watch: a function that is called with every event (`harmofl.events`).
-        progress: show bars in a terminal or notebook.
+        device, watch, progress: as in `train`.
 
     Returns:
         How many images were used, and how far the statistics moved.
@@ -305,9 +298,7 @@ def landscape(
         points: along each axis of a plane, an odd number; 0: as many as there is time for.
         local_epochs: how long each site trains on from the model.
         seed: of directions and images.
-        device: "auto", "cpu" or "cuda".
-        watch: a function that is called with every event (`harmofl.events`).
-        progress: show bars in a terminal or notebook.
+        device, watch, progress: as in `train`.
 
     Returns:
         The files: tables and figures.
@@ -342,9 +333,7 @@ def pictures(
         preset: where the settings start from.
         bands: of the amplitudes that are harmonized; by default "dc" and "full".
         settings: single settings as {"section.name": value}.
-        device: "auto", "cpu" or "cuda".
-        watch: a function that is called with every event (`harmofl.events`).
-        progress: show bars in a terminal or notebook.
+        device, watch, progress: as in `train`.
 
     Returns:
         The files: figures, their captions and the numbers behind them.
