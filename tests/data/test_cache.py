@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -126,37 +125,6 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str, gone: bool) 
         path.unlink()
     assert cache.open("key") is None
     assert len(cache.make(lambda: "key", some()).planes) == 3
-
-
-def test_fingerprints_follow_the_content_and_files_are_read_once(tmp_path: Path) -> None:
-    data, cache = tmp_path / "data", Cache(tmp_path / "cache")
-    (data / "series").mkdir(parents=True)
-    for name in ("a.png", "b.png", "series/1.dcm", "series/2.dcm"):
-        (data / name).write_text("same" if name != "b.png" else "other")
-    paths = ["a.png", "b.png", "series"]
-    read: list[int] = []
-    first = cache.fingerprints(data, "site", paths, read.append)
-    assert sum(read) == 3
-    assert len(set(first.values())) == 3
-    assert cache.fingerprints(data, "site", paths, read.append) == first
-    assert sum(read) == 3  # nothing was read again
-    time.sleep(0.01)
-    (data / "series/2.dcm").write_text("changed")
-    second = cache.fingerprints(data, "site", paths, read.append)
-    assert sum(read) == 4
-    assert second["series"] != first["series"]
-    (data / "c.png").write_text("same")
-    assert cache.fingerprints(data, "site", ["c.png"], read.append)["c.png"] == first["a.png"]
-
-
-def test_a_damaged_note_of_fingerprints_is_ignored(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "cache")
-    (tmp_path / "a.png").write_text("a")
-    first = cache.fingerprints(tmp_path, "site", ["a.png"], lambda count: None)
-    (note,) = (tmp_path / "cache" / "fingerprints").iterdir()
-    for content in ("{", "[]", json.dumps({"a.png": 3}), "null"):
-        note.write_text(content)
-        assert cache.fingerprints(tmp_path, "site", ["a.png"], lambda count: None) == first
 
 
 def test_a_cache_that_cannot_be_written_says_which_setting_mends_it(tmp_path: Path) -> None:

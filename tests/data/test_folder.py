@@ -640,7 +640,7 @@ def test_files_that_cannot_be_opened_never_stand_for_one_another(
 ) -> None:
     folder = segmentation_folder(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr("harmofl.data.cache._content", lambda path: "")
+        patched.setattr("harmofl.data.file_hashes.hash_file", lambda path: "")
         assert "site-0/p0-0-mask.png: cannot be opened (and 39 more like it)" in broken(folder)
     images = opened("segmentation", folder)
     check_for_training(images)

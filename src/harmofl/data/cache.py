@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from harmofl.data.preparation import Planes, widen
 from harmofl.data.scans import Mask, Note
 from harmofl.errors import RunError
-from harmofl.files import PART, write_whole
+from harmofl.files import PART
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -163,67 +162,10 @@ class Cache:
                 if time.time() - path.stat().st_mtime > ABANDONED_AFTER:
                     shutil.rmtree(path, ignore_errors=True)
 
-    def fingerprints(self, folder: Path, name: str, paths: list[str], watch: Callable[[int], None]) -> dict[str, str]:
-        """The content hashes of files below a folder, by path; empty for one that cannot be read.
-
-        A file is read again only if its size or one of its times has changed.
-        """
-        known_at = self.folder / "fingerprints" / f"{digest(str(folder.resolve()), name)}.json"
-        known = _read_json(known_at)
-        marks = {path: _mark(folder / path) for path in paths}
-        fresh = {path: known[path][1] for path in paths if path in known and known[path][0] == marks[path]}
-        fresh = {path: content for path, content in fresh.items() if content}
-        missing = [path for path in paths if path not in fresh]
-        with ThreadPoolExecutor(THREADS) as pool:
-            for path, content in zip(missing, pool.map(lambda path: _content(folder / path), missing), strict=True):
-                fresh[path] = content
-                watch(1)
-        if missing:
-            with suppress(OSError):  # only a shortcut is lost
-                self.claim()
-                write_whole(known_at, json.dumps({path: [marks[path], fresh[path]] for path in paths if fresh[path]}))
-        return fresh
-
-
-def _read_json(path: Path) -> dict[str, tuple[Any, str]]:
-    """What was noted of each file, if the note can be read."""
-    try:
-        noted = json.loads(path.read_text(encoding="utf-8"))
-        return {name: (marks, content) for name, (marks, content) in noted.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
 
 def digest(*parts: Any) -> str:
     """A short name for anything that JSON can hold."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
-
-
-def _mark(path: Path) -> list[list[int]]:
-    """What changes when a file does."""
-    try:
-        stats = [path.stat()]
-        if stat.S_ISDIR(stats[0].st_mode):
-            stats = [each.stat() for each in _files(path)]
-    except OSError:
-        return []
-    return [[each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in stats]
-
-
-def _content(path: Path) -> str:
-    """The hash of a file, or of all files of a folder; empty if one of them cannot be read."""
-    hashed = hashlib.sha256()
-    try:
-        for each in _files(path):
-            with open(each, "rb") as file:
-                hashed.update(hashlib.file_digest(file, "sha256").digest())
-    except OSError:
-        return ""
-    return hashed.hexdigest()
 
 
 def _mapped(path: Path, description: dict[str, Any]) -> NDArray[Any]:

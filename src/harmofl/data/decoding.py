@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from harmofl.data.cache import Cache, Decoded, Entry, digest, map_in_threads
+from harmofl.data.file_hashes import hash_files
 from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, scale_to_unit_range
 from harmofl.data.samples import Problem, Sample
@@ -164,7 +165,7 @@ def _hash_files(site: str, samples: Sequence[Sample], folder: Path, cache: Cache
         done += more
         watch(ImagesRead(site, "reading", done, len(paths)))
 
-    return cache.fingerprints(folder, site, paths, count)
+    return hash_files(cache, folder, site, paths, count)
 
 
 class _Work:

@@ -12,46 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-# What differs from case to case, each drawn uniformly between two bounds. Wider ranges make the task harder.
-RANGES: Mapping[str, tuple[float, float]] = {
-    # Where the patient lies, and how large.
-    "offset_x": (-1.0, 1.0),
-    "offset_y": (-1.6, 1.6),
-    "tilt": (-0.10, 0.10),
-    "body_scale": (0.93, 1.07),
-    "fat_thickness": (1.2, 3.0),
-    # The prostate: half-axes, where along the levels it ends, how it is moulded by its neighbours.
-    "gland_width": (2.2, 3.3),
-    "gland_height": (1.55, 2.5),
-    "gland_apex": (-0.84, -0.56),
-    "gland_base": (0.54, 0.84),
-    "gland_dent": (0.0, 0.24),
-    "gland_x": (-0.25, 0.25),
-    "gland_taper": (0.0, 0.25),
-    # The zones: a transition zone enlarged by hyperplasia compresses the peripheral zone to a rim.
-    "transition_size": (0.45, 0.86),
-    "nodularity": (0.15, 0.65),
-    "capsule": (0.10, 0.60),
-    "lesion_present": (0.0, 1.0),
-    "lesion_angle": (0.25, 1.15),
-    "lesion_side": (-1.0, 1.0),
-    "lesion_level": (-0.4, 0.4),
-    "lesion_size": (0.45, 0.95),
-    "lesion_depth": (0.35, 0.75),
-    # The neighbours.
-    "bladder_fill": (0.55, 1.15),
-    "rectum_size": (1.0, 2.0),
-    "rectum_x": (-0.6, 0.6),
-    "rectum_gas": (0.0, 1.0),
-    "rectum_stool": (0.1, 1.0),
-    "vesicle_size": (0.7, 1.2),
-    "vein_density": (-0.2, 0.9),
-    "levator_gap": (0.15, 0.6),
-    "obturator_x": (5.0, 5.8),
-}
+from harmofl.data.phantoms.anatomy import Anatomy, sample_lattice
+
 LESION_RATE = 0.5  # share of cases with a dark lesion in the peripheral zone
 WARP = 0.38  # cm by which smooth random displacement moves every outline
 ROUGHNESS = 0.05  # the same at the scale of millimetres
@@ -62,26 +26,6 @@ TISSUES = (
     *("fat", "muscle", "marrow", "cortex", "fluid", "wall", "stool", "vein"),
     *("peripheral", "transition", "lesion"),
 )
-
-_EXTENT = 18.0  # cm from the origin to the edge of the texture lattice
-_LATTICE_LEVELS = 6
-
-
-@dataclass(frozen=True)
-class Anatomy:
-    """The random draws that make the cases: numbers per case, and random textures on a lattice."""
-
-    numbers: Mapping[str, Tensor]  # each (cases, 1, 1, 1)
-    coarse: Tensor  # (cases, 3, levels, rows, columns): displacement in x and y, shading
-    fine: Tensor  # (cases, 2, levels, rows, columns): two independent grains
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.numbers[name]
-
-    def cases(self, start: int, stop: int) -> Anatomy:
-        """The anatomy of some of the cases."""
-        numbers = {name: values[start:stop] for name, values in self.numbers.items()}
-        return Anatomy(numbers, self.coarse[start:stop], self.fine[start:stop])
 
 
 @dataclass(frozen=True)
@@ -101,32 +45,6 @@ class View:
         x = cosine * across - sine * down + anatomy["offset_x"]
         y = sine * across + cosine * down + anatomy["offset_y"]
         return cls(x, y, field_of_view / size)
-
-
-def draw_anatomy(cases: int, generator: torch.Generator) -> Anatomy:
-    """Random anatomy of some cases, from the same distribution wherever it is called."""
-    shares = torch.rand((cases, len(RANGES)), generator=generator)
-    numbers = {
-        name: (low + (high - low) * shares[:, column]).view(-1, 1, 1, 1)
-        for column, (name, (low, high)) in enumerate(RANGES.items())
-    }
-    return Anatomy(numbers, _lattice(cases, 3, 12, generator), _lattice(cases, 2, 72, generator))
-
-
-def _lattice(cases: int, channels: int, cells: int, generator: torch.Generator) -> Tensor:
-    """Smooth random values of unit variance; bicubic refinement hides the facets of the linear sampling."""
-    values = torch.randn((cases * channels, _LATTICE_LEVELS, cells, cells), generator=generator)
-    smooth = F.interpolate(values, scale_factor=2, mode="bicubic", align_corners=True)
-    smooth = smooth / smooth.std()
-    return smooth.view(cases, channels, _LATTICE_LEVELS, 2 * cells, 2 * cells)
-
-
-def _sample(lattice: Tensor, x: Tensor, y: Tensor, level: Tensor) -> list[Tensor]:
-    """The lattice's channels at the given places, each (cases, slices, H, W)."""
-    shape = (len(x), level.shape[1], *x.shape[2:])
-    places = torch.stack([part.expand(shape) for part in (x / _EXTENT, y / _EXTENT, level)], dim=-1)
-    sampled = F.grid_sample(lattice, places, mode="bilinear", padding_mode="border", align_corners=True)
-    return list(sampled.unbind(1))
 
 
 def _length(x: Tensor, y: Tensor) -> Tensor:
@@ -154,8 +72,8 @@ class _Painter:
     def __init__(self, anatomy: Anatomy, view: View, slices: int, signals: Mapping[str, Tensor]) -> None:
         self.anatomy, self.signals, self.pixel = anatomy, signals, view.pixel
         self.level = ((torch.arange(slices) + 0.5) / slices * 2 - 1).view(1, -1, 1, 1)
-        move_x, move_y, self.shading = _sample(anatomy.coarse, view.x, view.y, self.level)
-        self.grain, self.speckle = _sample(anatomy.fine, view.x, view.y, self.level)
+        move_x, move_y, self.shading = sample_lattice(anatomy.coarse, view.x, view.y, self.level)
+        self.grain, self.speckle = sample_lattice(anatomy.fine, view.x, view.y, self.level)
         self.x = view.x + WARP * move_x + ROUGHNESS * self.grain
         self.y = view.y + WARP * move_y + ROUGHNESS * self.speckle
         self.side = self.x.abs()  # paired structures are drawn once

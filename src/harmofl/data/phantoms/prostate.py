@@ -19,6 +19,7 @@ from torch import Tensor
 
 from harmofl.data.images import LabelledImages
 from harmofl.data.phantoms import pelvis, tissue
+from harmofl.data.phantoms.anatomy import Anatomy, draw_anatomy
 
 CASE_VARIATION = 0.10  # relative change of every appearance number from case to case, the same at all sites
 TISSUE_VARIATION = 0.14  # relative change of every tissue's signal from case to case
@@ -111,7 +112,7 @@ def make_site(site: str, cases: int, slices: int, size: int, shift: float, seed:
 class _Patients:
     """All that is random but the noise, drawn at once so that it depends on neither image size nor chunks."""
 
-    anatomy: pelvis.Anatomy
+    anatomy: Anatomy
     appearance: Mapping[str, Tensor]  # each (cases, 1, 1, 1)
     tissues: Mapping[str, Tensor]  # factor on each tissue's signal
     bias: Tensor  # (cases, 5, 1, 1), weights of the bias field's terms
@@ -128,7 +129,7 @@ def _draw_patients(appearance: Appearance, cases: int, generator: torch.Generato
         return 1 + spread * (2 * torch.rand((cases, 1, 1, 1), generator=generator) - 1)
 
     return _Patients(
-        anatomy=pelvis.draw_anatomy(cases, generator),
+        anatomy=draw_anatomy(cases, generator),
         appearance={name: value * around_one(CASE_VARIATION) for name, value in vars(appearance).items()},
         tissues={name: around_one(TISSUE_VARIATION) for name in pelvis.TISSUES},
         bias=torch.randn((cases, 5, 1, 1), generator=generator),
