@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harmofl import registry
-from harmofl.analysis.hospitals import has_colours
+from harmofl.analysis.hospitals import TaskImages
 from harmofl.analysis.image_names import image_name
 from harmofl.analysis.loaded_runs import open_images
 from harmofl.data.images import ImageSet, LabelledImages
@@ -44,7 +44,7 @@ class Place:
     """Of its file, or its number."""
 
 
-class Gallery:
+class Gallery(TaskImages):
     """The test images of some runs, and what each run's model for the site makes of them."""
 
     def __init__(self, runs: Sequence[FinishedRun], device: str = "auto", watch: Watch = ignore) -> None:
@@ -55,16 +55,6 @@ class Gallery:
         self._source, self.settings = open_images(self.task, runs[0].full_settings, watch)
         self.sites = self.task.sites_of(self.settings.data)
         self.images: dict[str, ImageSet] = {site: self._source.parts(site)[2] for site in self.sites}
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes' names."""
-        return self.task.classes_of(self.settings.data)
-
-    @property
-    def is_colour(self) -> bool:
-        """Whether an image's channels are colours."""
-        return has_colours(self.task, self.settings.data)
 
     @cached_property
     def places(self) -> list[Place]:

@@ -54,15 +54,11 @@ def has_colours(task: Task, data: DataSettings) -> bool:
     return task.image_shape(data)[0] == 3 and data.neighbours == 0
 
 
-class Hospitals:
-    """The sites of a task, on a phantom or in a folder."""
+class TaskImages:
+    """What is known of a task's images before any is opened."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.task: Task = registry.tasks.find(settings.task)
-        self.sites = self.task.sites_of(settings.data)
-        self._source = self.task.open(settings.data)
-        self._kept: dict[str, Parts] = {}
+    task: Task
+    settings: Settings
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -73,6 +69,17 @@ class Hospitals:
     def is_colour(self) -> bool:
         """Whether an image's channels are colours."""
         return has_colours(self.task, self.settings.data)
+
+
+class Hospitals(TaskImages):
+    """The sites of a task, on a phantom or in a folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.task: Task = registry.tasks.find(settings.task)
+        self.sites = self.task.sites_of(settings.data)
+        self._source = self.task.open(settings.data)
+        self._kept: dict[str, Parts] = {}
 
     def parts(self, site: str) -> Parts:
         """A site's images: train, val and test."""
@@ -197,7 +204,7 @@ def kinds_in(batch: LabelledImages) -> Tensor:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of one site's images."""
+    """What is shown of one site's images."""
 
     site: str
     example: Chosen
@@ -237,7 +244,7 @@ def look_at(hospitals: Hospitals, site: str, layers: Mapping[str, AmplitudeNorma
 
 
 def harmonize(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:
-    """Images as a network would get them; in double precision, lest a probe learns from rounding."""
+    """Harmonize images as for a network, but in double precision, so that no probe learns from rounding."""
     if layer is None:
         return images
     with torch.no_grad():
@@ -248,7 +255,7 @@ def harmonize(images: Tensor, layer: AmplitudeNormalization | None) -> Tensor:
 def looks_at(
     hospitals: Hospitals, layers: Mapping[str, AmplitudeNormalization] | None = None, watch: Watch = ignore
 ) -> list[Look]:
-    """What was seen of every site."""
+    """Choose and describe the images of every site."""
     looks, total = [], len(hospitals.sites)
     for number, site in enumerate(hospitals.sites):
         watch(StepDone(f"looking at the images of {site}", total + number, 2 * total))

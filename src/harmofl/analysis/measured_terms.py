@@ -53,7 +53,7 @@ def write_terms(folder: Path, runs: Sequence[RunTerms]) -> None:
 
 
 def read_terms(folder: Path) -> list[RunTerms]:
-    """What a folder's file holds; nothing if it has none."""
+    """Read a folder's file; nothing if it has none."""
     path = folder / FILE
     if not path.exists():
         return []

@@ -296,7 +296,7 @@ def window(frame: str, height: int, width: int) -> tuple[slice, slice]:
 
 
 def put_in_frame(images: Tensor, frame: str) -> Tensor:
-    """Images in their frame."""
+    """Put images into their frame."""
     if frame == "whole":
         return images
     height, width = images.shape[-2:]
@@ -338,5 +338,5 @@ def largest(values: Iterable[int | None]) -> int | None:
 
 
 def round_off(value: Any, digits: int = 4) -> float:
-    """Few digits: these are estimates, and files are read."""
+    """Round to a few digits: these are estimates, and people read them."""
     return round(float(value), digits)

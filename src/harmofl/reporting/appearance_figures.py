@@ -35,17 +35,17 @@ MOST_COLUMNS, MOST_NAMES = 6, 4
 
 
 def in_words(name: str) -> str:
-    """What was done to images."""
+    """Say what was done to images."""
     return "as they are" if name == BEFORE else f"band {name}"
 
 
 def percent(part: float) -> str:
-    """A part in whole percent; what is almost all is not called all."""
+    """A share in whole percent; one below 1 is never shown as 100 %."""
     return "> 99 %" if 0.995 <= part < 1 else f"{100 * part:.0f} %"
 
 
 def subject(hospitals: Hospitals) -> str:
-    """What the images show; one's own have the name of their folder."""
+    """What the images are: the task's title or, for images of one's own, their folder's name."""
     folder = hospitals.settings.data.folder
     return Path(folder).name if folder and hospitals.task.phantom is None else hospitals.task.title
 
@@ -116,14 +116,14 @@ def _centre_spectrum(spectrum: Tensor) -> Any:
 
 
 def _scale(images: Sequence[Sequence[Tensor]], harmonization: Harmonization) -> dict[str, Any]:
-    """One scale of colours for all spectra: its dark end is a faint frequency's, not the very faintest's."""
+    """Choose one colour scale for all spectra; the faintest two percent share its dark end."""
     spectra = [log_amplitudes(image[None])[0].mean(dim=0) for treated in images for image in treated]
     values = torch.stack([*spectra, whole_spectrum(harmonization.shared, harmonization).mean(dim=0)])
     return {"cmap": COLOURS, "vmin": float(np.quantile(values.numpy(), 0.02)), "vmax": float(values.max())}
 
 
 def _draw_profiles(sheet: Sheet, harmonization: Harmonization, top: float) -> None:
-    """Each site's mean amplitude in units of the shared one: what full harmonization takes away."""
+    """Draw each site's mean amplitude relative to the shared one: what full harmonization removes."""
     axes = sheet.axes(0.75, top, 3.6, PROFILE_HEIGHT)
     rings = min(MOST_RINGS, _width(harmonization) // 2)
     frequencies = (np.arange(rings) + 0.5) / (2 * rings)
@@ -154,7 +154,7 @@ def _use_ratio_axis(axes: Axes) -> None:
 
 
 def relative_amplitudes(own: Tensor, harmonization: Harmonization, rings: int) -> list[float]:
-    """A site's amplitude in units of the shared one: at the zero frequency, then in rings around it."""
+    """A site's amplitude relative to the shared one: at the zero frequency, then in rings around it."""
     difference = (whole_spectrum(own, harmonization) - whole_spectrum(harmonization.shared, harmonization)).mean(dim=0)
     logarithms = torch.cat([difference[:1, 0], ring_means(difference, rings)])
     return [float(value) for value in 10**logarithms]
@@ -210,7 +210,7 @@ def embedding_panels(sites: Sequence[str], embedding: Embedding) -> Figure:
 
 
 def _draw_points(axes: Axes, numbers: Tensor, places: Tensor, sites: Sequence[str]) -> None:
-    """Every image, and each site's mean as a large mark."""
+    """Draw every image as a point, and each site's mean as a large mark."""
     for index, site in enumerate(sites):
         style = line_style(index) | {"linestyle": "none"}
         own = places[numbers == index]
@@ -221,7 +221,7 @@ def _draw_points(axes: Axes, numbers: Tensor, places: Tensor, sites: Sequence[st
 
 
 def _frame(places: Tensor) -> dict[str, tuple[float, float]]:
-    """Limits that hold almost all points: a few far ones would press all others together."""
+    """Choose limits that hold almost all points: a few distant ones would compress all others."""
     low, high = places.quantile(0.003, dim=0), places.quantile(0.997, dim=0)
     margin = 0.06 * (high - low).clamp_min(1e-3)
     (left, bottom), (right, top) = (low - margin).tolist(), (high + margin).tolist()
@@ -233,7 +233,7 @@ def _frame(places: Tensor) -> dict[str, tuple[float, float]]:
 
 @styled
 def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
-    """Draw sites side by side: an image of each class, or an image and below it with its mask outlined."""
+    """Draw sites side by side: an image of each class, or an image above the same one with its mask outlined."""
     is_classification = hospitals.task.kind == "classification"
     rows = list(looks[0].samples) if is_classification else ["image", "truth"]
     left = label_width(rows)

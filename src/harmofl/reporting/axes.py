@@ -24,7 +24,7 @@ LONGEST_IN_LEGEND, LONGEST_ROW = 36, 24
 
 
 def look_past_the_start(axes: Axes) -> None:
-    """Let the first tenth of the rounds leave the picture below, where they would press all others together."""
+    """Cut off the first tenth of the rounds at the bottom where it would compress all later ones."""
     curves = [np.asarray(line.get_ydata(), dtype=np.float64).tolist() for line in axes.lines]
     later = [value for curve in curves for value in curve[math.ceil(len(curve) / 10) :]]
     if not later or max(map(len, curves)) < 10:
@@ -54,7 +54,7 @@ def spans_a_decade(values: Sequence[float]) -> bool:
 
 
 def use_log_axis(axes: Axes) -> None:
-    """Make the upright axis logarithmic, with plain numbers."""
+    """Make the vertical axis logarithmic, with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log", nonpositive="mask")

@@ -75,12 +75,12 @@ def _name_image(sheet: Sheet, place: Place, left: float, bottom: float, room: fl
 
 
 def short_method(name: str) -> str:
-    """A name that has room above a tile: what tells two runs of a method apart stands at its end."""
+    """Shorten a name to the room above a tile; its end, which tells two runs of a method apart, stays."""
     return shorten(name, LONGEST_METHOD)
 
 
 def mark_mask(image: Pixels, mask: Tensor, truth: Tensor) -> Pixels:
-    """Draw on a faded grey image (H, W, 3) what was found, found in vain, missed, and taken for another class."""
+    """Draw on a faded grey image (H, W, 3) what was found, a false alarm, missed, or taken for another class."""
     from matplotlib.colors import to_rgb
 
     predicted, true = mask.numpy(), truth.numpy()

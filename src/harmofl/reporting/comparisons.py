@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def more_than_noise(self) -> bool:
-        """Whether both tests say so, of pairs enough to say anything."""
+        """Whether both tests rule out chance, with enough pairs to do so."""
         return self.num_pairs >= FEWEST_PAIRS and max(self.sign_flip_p, self.wilcoxon_p) < LEVEL
 
     @property
@@ -77,7 +77,7 @@ NOTE = (
 
 
 def compare(method: MethodScores, baseline: MethodScores) -> Comparison | None:
-    """Compare two methods where both have scores; nothing if that is nowhere."""
+    """Compare two methods where both have scores; None if they share no site and seed."""
     differences = paired_differences(method, baseline)
     if not differences.size:
         return None
@@ -116,7 +116,7 @@ def compare_with(
 
 
 def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
-    """By how much the method is better, one number per site and seed that both have; equal ones are equal."""
+    """How much better the method is, for every site and seed that both have; rounding makes no two sizes differ."""
     others = {run.seed: run.scores for run in baseline.runs}
     pairs = [
         method.score.lead(value, over=others[run.seed].get(site, math.nan))
@@ -129,7 +129,7 @@ def paired_differences(method: MethodScores, baseline: MethodScores) -> Values:
 
 
 def with_equal_sizes(differences: Values) -> Values:
-    """The same with one size for all whose sizes differ by rounding only; the smallest become zero."""
+    """Give differences whose sizes differ only by rounding the same size; the smallest become zero."""
     sizes = np.abs(differences)
     order = np.argsort(sizes)
     steps = np.diff(sizes[order], prepend=0.0)
@@ -141,7 +141,7 @@ def with_equal_sizes(differences: Values) -> Values:
 
 
 def sign_flip_p(differences: Values) -> float:
-    """The part of all sign patterns that give a mean at least as far from zero."""
+    """The share of all sign patterns whose mean is at least as far from zero."""
     observed = abs(differences.sum())
     slack = ROUNDING * differences.size  # sums that are equal differ by rounding
     if differences.size <= MOST_EXACT_PAIRS:
@@ -159,7 +159,7 @@ def _all_signed_sums(values: Values) -> Values:
 
 
 def wilcoxon_p(differences: Values) -> float:
-    """The same with ranks instead of sizes, zeros left out: Wilcoxon's signed-rank test, exact with ties too."""
+    """The sign-flip test on ranks, without zeros: Wilcoxon's signed-rank test, exact with ties too."""
     nonzero = differences[differences != 0]
     return sign_flip_p(np.sign(nonzero) * rankdata(np.abs(nonzero))) if nonzero.size else 1.0
 

@@ -266,7 +266,7 @@ def _note_lines(footnotes: Footnotes) -> list[str]:
 
 
 def _footnotes(methods: Sequence[MethodScores]) -> Footnotes:
-    """By its mark: the methods that a note on unseen hospitals belongs to, and the note."""
+    """The notes on unseen hospitals and the methods that they belong to, by their marks."""
     labels: dict[str, list[str]] = {}
     for method in methods:
         scores = [score for run in method.runs for score in (run.summary.get("unseen") or {}).values()]
@@ -276,10 +276,10 @@ def _footnotes(methods: Sequence[MethodScores]) -> Footnotes:
 
 
 def has_drift(runs: Sequence[FinishedRun]) -> bool:
-    """Whether any record tells of drift."""
+    """Whether any record holds a drift."""
     return any("drift" in record for run in runs for record in run.records)
 
 
 def has_bytes(runs: Sequence[FinishedRun]) -> bool:
-    """Whether any record tells what a competing method sent, and how it scored then."""
+    """Whether any record of a competing method holds its traffic and its score."""
     return any(_bytes_curve(run) for run in runs if run.method not in REFERENCES)

@@ -14,7 +14,7 @@ from harmofl.runs.finished import FinishedRun
 def summarize_experiment(
     runs: Sequence[FinishedRun], comparisons: Sequence[Comparison], points: Sequence[Point]
 ) -> list[str]:
-    """Begin with who is ahead; then how sure that is, where HarmoFL wins, and the rest that runs tell."""
+    """Say who is ahead, how sure that is, where HarmoFL wins, and what else the runs show."""
     lead, *rest = summarize(runs)
     return [
         lead,
@@ -51,7 +51,7 @@ def _best_settings(points: Sequence[Point]) -> list[str]:
 
 
 def _where_harmofl_wins(runs: Sequence[FinishedRun], comparisons: Sequence[Comparison]) -> list[str]:
-    """The best of HarmoFL's lines against that with which the experiment compares it."""
+    """Compare the best of HarmoFL's lines with its reference, site by site."""
     methods = {method.label: method for method in methods_of(runs)}
     own = {method.label for method in methods.values() if method.runs[0].method == "harmofl"}
     candidates = [each for each in comparisons if each.label in own and each.baseline in methods]

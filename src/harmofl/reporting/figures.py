@@ -72,7 +72,7 @@ def drift(runs: Sequence[FinishedRun]) -> Figure:
 
 
 def test_curve(run: FinishedRun) -> Curve:
-    """Average the test scores of each round; one that lacks a site is left out, or the mean would jump."""
+    """Average the test scores of each round; rounds that lack a site are left out, as the mean would jump."""
     rounds = values_per_round(run, "test", "metric")
     expected = set(run.scores)
     complete = {number: values for number, values in rounds.items() if expected <= values.keys()}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def inline_svg(svg: str, name: str, alt: str) -> Markup:
-    """Fit matplotlib's SVG into an HTML page: the page's colours, ids of its own, nothing for the rest."""
+    """Fit matplotlib's SVG into an HTML page: with the page's colours and unique ids, without styles and metadata."""
     from markupsafe import Markup
 
     svg = svg[svg.index("<svg") :]

@@ -125,7 +125,7 @@ def _mark_model(axes: Any, scale: Scale) -> None:
 
 
 def _clear_walls(axes: Any) -> None:
-    """Light walls: the surface is what counts."""
+    """Make the walls light: the surface is what counts."""
     for wall in (axes.xaxis, axes.yaxis, axes.zaxis):
         wall.set_pane_color((1.0, 1.0, 1.0, 0.0))
         wall.line.set_color(RULE)

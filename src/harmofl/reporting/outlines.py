@@ -28,7 +28,7 @@ def class_colours(num_classes: int) -> Iterator[tuple[int, str]]:
 
 
 def draw_outlines(axes: Axes, mask: Tensor, num_classes: int, points: float) -> None:
-    """Draw a line around every class but background of a mask (H, W) that is shown `points` wide."""
+    """Draw a line around every class but background. The mask (H, W) is shown `points` wide."""
     pixel = points / mask.shape[1]
     for number, colour in class_colours(num_classes):
         inside = (mask == number).numpy()

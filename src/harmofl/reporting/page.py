@@ -49,7 +49,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Repeat:
-    """How a run is done again."""
+    """How to repeat a run."""
 
     label: str
     command: str
@@ -58,7 +58,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Additions:
-    """What a page may hold beside what the runs themselves tell."""
+    """What a page shows in addition to, or in place of, what the runs tell."""
 
     table: Table | None = None
     """In place of the runs' own."""
