@@ -94,7 +94,7 @@ def ask_engine(kit: ServerKit | SiteKit) -> Iterator[Finding]:
 
 
 def check_connected(kit: ServerKit, engine: Engine) -> Finding:
-    """Whether the server runs, and with which sites; not to be started yet is no mistake."""
+    """Whether the server runs, and with which sites; one that has not been started yet is no problem."""
     sites = kit.federation.sites
     try:
         if not engine.is_running(kit):

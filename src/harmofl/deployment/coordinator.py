@@ -203,9 +203,9 @@ def combine_descriptions(descriptions: Mapping[str, Mapping[str, Any]], settings
 def common_value(what: str, values: Mapping[str, Any]) -> Any:
     """Return the one value that all sites have, or raise an error."""
     if len(set(values.values())) > 1:
-        told = ", ".join(f"{site} {value}" for site, value in sorted(values.items()))
+        listed = ", ".join(f"{site} {value}" for site, value in sorted(values.items()))
         hint = "; data.color = 'rgb' or 'grey' makes them alike" if what == "channels" else ""
-        raise RunError(f"the sites differ in {what}: {told}{hint}")
+        raise RunError(f"the sites differ in {what}: {listed}{hint}")
     return next(iter(values.values()))
 
 

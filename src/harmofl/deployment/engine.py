@@ -25,7 +25,7 @@ LOOK_EVERY = 0.25
 class Finding:
     """One thing that `harmofl deploy check` looked at.
 
-    `ok`: whether it is as it should be; `what`: one line about it; `hint`: what to do, if anything.
+    `ok`: whether it is in order; `what`: one line about it; `hint`: what to do, if anything.
     """
 
     ok: bool
@@ -112,7 +112,7 @@ class Engine:
     server_files: Callable[[Sequence[str]], Sequence[str]] = no_paths
     """What the server keeps of some sites, as paths below its folder: gone when a site leaves."""
     expiring: Callable[[Sequence[str]], Sequence[str]] = no_paths
-    """The folders that `provision` makes anew when credentials are renewed, given the sites: paths below the kits."""
+    """The folders that `provision` makes again when credentials are renewed, given the sites: paths below the kits."""
     server_notes: str = ""
     """More for the server's README, in Markdown."""
 

@@ -161,12 +161,12 @@ class SiteKit:
 
     @property
     def data(self) -> Path | None:
-        """Where its images lie; None for a synthetic hospital."""
+        """The folder of its images; None for a synthetic hospital."""
         return None if self.settings.data == SYNTHETIC else self._place(self.settings.data)
 
     @property
     def cache(self) -> Path:
-        """Where decoded images lie."""
+        """The folder of decoded images."""
         return self._place(self.settings.cache)
 
     def state(self, run: str) -> Path:

@@ -41,8 +41,8 @@ class OwnImages:
     def of(cls, kit: SiteKit, settings: Settings) -> OwnImages:
         """Open them; the folder may call the hospital by another name.
 
-        That name, with what its images are recognized by, stands in the settings, and so in the hospital's copy of the
-        model: by them `harmofl evaluate` knows which images it was trained on. Of other sites it knows the names only.
+        That name and the fingerprint of its images go into the settings, and so into the hospital's copy of the model,
+        so that `harmofl evaluate` knows which images it was trained on. Of other sites it knows only the names.
         """
         task, name = registry.tasks.find(settings.task), kit.name
         if kit.data is None:

@@ -1,7 +1,7 @@
 """A hospital's side of a federation: it answers messages, whatever engine brought them, and guards what is its own.
 
-The server says how to train; where images, cache and models lie, on what device, and what is too few images to share a
-spectrum of, only the hospital says. What went wrong here in detail stays in its own log.
+The server decides how to train. Where images, cache and models are, which device is used, and how many images a shared
+spectrum needs, only the hospital decides. The details of what went wrong here stay in its own log.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def add_site(folder: Path, name: str) -> list[Path]:
     kept = [folder / SERVER / path for path in engine.server_files([name])]
     try:
         add_site_folder(folder, grown, engine, kits, name)
-        # Of the new site only: the others have theirs, even where their folders are no longer here.
+        # For the new site only: the others have their credentials, even where their folders are no longer here.
         engine.provision(with_sites(grown, [name]), folder)
         make_private(folder)
     except BaseException:
@@ -195,7 +195,7 @@ def moved_aside(places: Sequence[Path], folder: Path) -> Iterator[None]:
 
 
 def require_authority(folder: Path, federation: Federation) -> None:
-    """Where the authority's key has been taken away, as it should be, an engine would make another authority."""
+    """Raise an error where the authority has been taken offline: the engine would make another one."""
     if not any(path.is_file() for path in (folder / AUTHORITY).rglob("*")):
         raise UsageError(f"{folder / AUTHORITY}: bring it back from where it is kept: it signs for {federation.name}")
 
@@ -239,5 +239,5 @@ def whole_folder(out: Path) -> Iterator[Path]:
 def make_private(folder: Path) -> None:
     """A party's folder will hold decoded images, states and models besides its key: none of them is for other users."""
     for place in (folder / AUTHORITY, folder / SERVER, *(folder / SITES).iterdir()):
-        if place.exists():  # the authority is kept offline, as it should be, where a site joins later
+        if place.exists():  # the authority may be offline when a site joins later
             place.chmod(0o700)

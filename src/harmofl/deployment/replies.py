@@ -15,7 +15,7 @@ PLACE = {"round", "site", "phase", "error", "selected", "num_examples", "num_ste
 
 
 def reply_of(site: str, data: bytes | str, largest: int = LARGEST_REPLY) -> Reply:
-    """Read the reply of a site, known by its key; text, or bytes that are no reply, give one with the reason."""
+    """Read the reply of a site, known by its key; text, or bytes that are not a reply, give one with the reason."""
     if isinstance(data, str):  # an engine's own, in which a site may have had its say
         return Reply(site, error=to_plain_text(data))
     if len(data) > largest:

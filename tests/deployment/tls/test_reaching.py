@@ -53,7 +53,7 @@ def test_another_authoritys_certificate_is_a_warning_to_stop(authority: Path, tm
     with listening(tmp_path / "tls") as port:
         found = reach(Address(HOST, port), authority / "ca.crt")
     assert "not signed by this federation's authority" in found.what
-    assert "do not go on" in found.hint
+    assert "stop here" in found.hint
 
 
 def test_a_program_without_tls_is_called_so(authority: Path) -> None:

@@ -76,7 +76,7 @@ def check_clock(kit: SiteKit) -> Finding:
     try:
         ahead = (datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])).total_seconds()
     except (KeyError, ValueError):
-        return Finding(True, "the server does not tell the time")
+        return Finding(True, "the server does not say what time it is")
     ok = -BEHIND < ahead < AHEAD
     return Finding(ok, f"this clock is {ahead:+.0f} s from the server's", "" if ok else "set it, for example by NTP")
 

@@ -1,4 +1,4 @@
-"""What FLARE calls the parties, and where their parts lie."""
+"""What FLARE calls the parties, and where its files are in their kits."""
 
 from __future__ import annotations
 

@@ -141,17 +141,17 @@ class Presence:
     wait behind what it uploads.
     """
 
-    def __init__(self, cell: Cell, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, cell: Cell, log: Callable[[str, str], None]) -> None:
         self._core = cell.core_cell
-        self._tell = tell
+        self._log = log
         self._connected_at: dict[str, float] = {}
         self._heard_at: dict[str, float] = {}
         self._core.set_cell_connected_cb(self._note_connection)
-        self._core.set_cell_disconnected_cb(lambda agent: tell(agent.get_fqcn(), "is gone"))
+        self._core.set_cell_disconnected_cb(lambda agent: log(agent.get_fqcn(), "is gone"))
 
     def _note_connection(self, agent: CellAgent) -> None:
         self._connected_at[agent.get_fqcn()] = time.time()
-        self._tell(agent.get_fqcn(), "is connected")
+        self._log(agent.get_fqcn(), "is connected")
 
     def hear(self, name: str) -> None:
         """Note that something came from a site."""
@@ -218,7 +218,7 @@ def stream_refusal(message: Message, stream: tuple[str, str]) -> str:
 def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
     """Check every message that arrives, including those to be passed on, before FLARE does anything with it."""
 
-    told = RareWarnings()
+    warnings = RareWarnings()
 
     def look(message: Message) -> Message | None:
         try:
@@ -227,7 +227,7 @@ def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
             reason = type(error).__name__
         if not reason:
             return None
-        told.warn("a message was refused: %s", reason)
+        warnings.warn("a message was refused: %s", reason)
         return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
 
     cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=look)
@@ -237,23 +237,23 @@ class RareWarnings:
     """Warnings that do not fill the log when somebody keeps trying."""
 
     def __init__(self) -> None:
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def warn(self, text: str, reason: str) -> None:
         """Log a reason, unless it was logged a moment ago."""
-        if time.monotonic() - self._told_at.get(reason, -PAUSE) < PAUSE:
+        if time.monotonic() - self._logged_at.get(reason, -PAUSE) < PAUSE:
             return
-        if len(self._told_at) >= MOST_REASONS:  # made-up reasons shall not fill the memory
-            self._told_at.clear()
-        self._told_at[reason] = time.monotonic()
+        if len(self._logged_at) >= MOST_REASONS:  # made-up reasons shall not fill the memory
+            self._logged_at.clear()
+        self._logged_at[reason] = time.monotonic()
         logger.warning(text, reason)
 
 
-def log_server_connection(cell: Cell, tell: Callable[[str], None]) -> None:
+def log_server_connection(cell: Cell, log: Callable[[str], None]) -> None:
     """Log at a site when the server comes and goes."""
     core = cell.core_cell
-    core.set_cell_connected_cb(lambda agent: tell("connected to the server"))
-    core.set_cell_disconnected_cb(lambda agent: tell("the server is gone; trying again"))
+    core.set_cell_connected_cb(lambda agent: log("connected to the server"))
+    core.set_cell_disconnected_cb(lambda agent: log("the server is gone; trying again"))
 
 
 def reconnect_within(seconds: int) -> None:

@@ -44,7 +44,7 @@ class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
         """Let in only sites of the federation before anything else happens; then wait for runs."""
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
-            self._presence = runtime.Presence(engine.get_cell(), self._members.tell)
+            self._presence = runtime.Presence(engine.get_cell(), self._members.log)
             runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear)
             runtime.close_inner_port(engine.get_cell())
         elif event_type == EventType.SYSTEM_START:
@@ -79,7 +79,7 @@ class Members:
         """The sites under FLARE's names for them."""
         return set(map(client_name, self.names()))
 
-    def tell(self, client: str, what: str) -> None:
+    def log(self, client: str, what: str) -> None:
         """Log what happened to a site, under its own name."""
         for site in self.names():
             if client_name(site) == client:

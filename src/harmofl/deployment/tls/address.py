@@ -49,5 +49,5 @@ def is_ip_address(text: str) -> bool:
 
 
 def complete_address(text: str) -> str:
-    """Add the default port to an address that has none; raise an error for what is no address."""
+    """Add the default port to an address that has none; raise an error for what is not an address."""
     return str(Address.parse(text))

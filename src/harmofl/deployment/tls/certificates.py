@@ -1,6 +1,6 @@
 """Certificates and keys of a federation: its own authority, the server's certificate, a key per site.
 
-The authority's key signs the server's certificate and is needed for nothing else: it can lie in a safe. A site's
+The authority's key signs the server's certificate and is needed for nothing else: it can be kept in a safe. A site's
 private key never leaves its site; the server knows the public one.
 """
 

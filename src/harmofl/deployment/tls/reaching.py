@@ -88,4 +88,4 @@ def explain_refusal(where: str, host: str, error: ssl.SSLCertVerificationError) 
         hint = "use the name that the federation was made with (`server` in federation.toml)"
         return Finding(False, f"{where}: the server's certificate is not for {host}", hint)
     what = f"{where}: the server's certificate is not signed by this federation's authority ({error.verify_message})"
-    return Finding(False, what, "do not go on: it is another server, or someone in between pretends to be it")
+    return Finding(False, what, "stop here: it is another server, or someone in between pretends to be it")
