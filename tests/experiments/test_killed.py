@@ -51,6 +51,9 @@ def test_an_experiment_killed_amid_its_cells_leaves_no_process_and_ends_as_if_it
     results = run_experiment(plan, out, resume=True)
     assert not results.missing
     for cell in cells:
+        log = cell.with_name("seed-0.log").read_text().splitlines()
+        assert log[0] == "Images: synthetic hospitals"
+        assert any(line.startswith("  round 3: loss ") for line in log)
         train(tmp_path / "undisturbed" / cell.parent.name, cell.parent.name, rounds=3)
         assert differences(cell, tmp_path / "undisturbed" / cell.parent.name) == []
 

@@ -98,6 +98,7 @@ class LiveDisplay:
                 self._seconds.append(event.seconds)
                 self._show_rounds(event.round)
             case RoundsFinished():
+                self._state = ""
                 self._show_rounds(event.round, "scoring and writing the selected model")
 
     def _show_rounds(self, done: int, first: str = "") -> None:

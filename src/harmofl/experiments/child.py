@@ -30,9 +30,10 @@ def main() -> None:
 
 
 def _train(config: str, out: str, workers: str, *options: str) -> None:
-    from harmofl.federation.training import train  # after the thread: it may take seconds
+    from harmofl.displays.plain import PlainDisplay  # after the thread: it may take seconds
+    from harmofl.federation.training import train
 
-    train(config=config, out=out, workers=int(workers), resume="resume" in options)
+    train(config=config, out=out, workers=int(workers), resume="resume" in options, watch=PlainDisplay())
 
 
 def _leave_with_parent() -> None:

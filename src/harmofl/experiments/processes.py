@@ -82,4 +82,7 @@ class CellProcess:
 def _environment() -> dict[str, str]:
     """The environment, in which this package is found where it was found here."""
     places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(place for place in places if place)}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(place for place in places if place),
+        "PYTHONIOENCODING": "utf-8",
+    }
