@@ -10,6 +10,7 @@ from torch import Tensor
 
 from harmofl import AmplitudeNormalization
 from harmofl.methods.harmonizers import Harmonizer, NormalizeAmplitude, identity
+from harmofl.methods.layers import largest_radius
 from harmofl.states import State
 
 Images = np.ndarray
@@ -20,41 +21,54 @@ bands = st.sampled_from(["dc", "full"]) | st.integers(1, 71).map(lambda hundredt
 
 @st.composite
 def two_batches(draw: st.DrawFn) -> tuple[Images, Images]:
-    """Images to learn from and images to normalize, of one odd or even shape; the mean may be negative."""
-    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 7)), draw(st.integers(1, 7)))
+    """Signals, images or volumes to learn from and to normalize, of one odd or even shape; the mean may be negative."""
+    sizes = draw(
+        st.lists(st.integers(1, 7), min_size=1, max_size=2) | st.lists(st.integers(1, 4), min_size=3, max_size=3)
+    )
+    shape = (draw(st.integers(1, 3)), *sizes)
     values = st.integers(-16, 64).map(lambda sixtyfourths: sixtyfourths / 64)
     learned, given_images = (draw(arrays(np.float64, (2, *shape), elements=values)) for _ in range(2))
     # At a mean of zero the sign hangs on rounding; a test of its own pins that case.
-    assume((np.abs(given_images.mean(axis=(-2, -1))) > 1e-6).all())
+    assume((np.abs(given_images.mean(axis=spatial(given_images))) > 1e-6).all())
     return learned, given_images
 
 
-def inside_band(band: Band, height: int, width: int) -> Images:
+def spatial(images: Images) -> tuple[int, ...]:
+    """The axes of a batch (N, C, ...) that are not images or channels."""
+    return tuple(range(2, images.ndim))
+
+
+def spectrum_of(images: Images) -> Images:
+    return np.fft.fftn(images, axes=spatial(images))
+
+
+def inside_band(band: Band, *sizes: int) -> Images:
     """The bins of the full spectrum inside a band, in exact arithmetic."""
+    inside = np.full(sizes, band == "full")
+    inside[(0,) * len(sizes)] = band != "none"
     if isinstance(band, float):
         limit = Fraction(round(band * 100), 100) ** 2
-        squares = [
-            [Fraction(min(y, height - y), height) ** 2 + Fraction(min(x, width - x), width) ** 2 for x in range(width)]
-            for y in range(height)
-        ]
-        return np.array([[square <= limit for square in row] for row in squares])
-    inside = np.full((height, width), band == "full")
-    inside[0, 0] = band != "none"
+        for place in np.ndindex(*sizes):
+            square = sum(Fraction(min(k, n - k), n) ** 2 for k, n in zip(place, sizes, strict=True))
+            inside[place] = square <= limit
     return inside
 
 
 def normalized_with_angles(images: Images, target: Images, inside: Images) -> Images:
     """The definition: full complex spectrum, amplitudes replaced, angles kept."""
-    spectrum = np.fft.fft2(images)
+    spectrum = spectrum_of(images)
     amplitudes, angles = np.abs(spectrum), np.angle(spectrum)
-    angles[..., 0, 0] = np.where(spectrum[..., 0, 0].real < 0, np.pi, 0)
-    has_phase = amplitudes > 1e-6 * amplitudes.max(axis=(-3, -2, -1), keepdims=True)
-    has_phase[..., 0, 0] = True
+    zero = (slice(None), slice(None), *(0 for _ in spatial(images)))
+    angles[zero] = np.where(spectrum[zero].real < 0, np.pi, 0)
+    has_phase = amplitudes > 1e-6 * amplitudes.max(axis=(1, *spatial(images)), keepdims=True)
+    has_phase[zero] = True
     replaced = np.where(inside & has_phase, target, amplitudes)
-    return np.fft.ifft2(replaced * np.exp(1j * angles)).real
+    return np.fft.ifftn(replaced * np.exp(1j * angles), axes=spatial(images)).real
 
 
 def layer_that_learned(images: Images, band: Band) -> AmplitudeNormalization:
+    if isinstance(band, float):
+        band = min(band, largest_radius([1] * (images.ndim - 2)))
     layer = AmplitudeNormalization(images.shape[1:], band).double()
     layer.train()(torch.from_numpy(images))
     return layer.eval()
@@ -75,8 +89,8 @@ def test_half_spectrum_gives_what_the_full_spectrum_with_angles_gives(
     batches: tuple[Images, Images], band: Band
 ) -> None:
     learned, images = batches
-    target = np.abs(np.fft.fft2(learned)).mean(axis=0)
-    expected = normalized_with_angles(images, target, inside_band(band, *images.shape[-2:]))
+    target = np.abs(spectrum_of(learned)).mean(axis=0)
+    expected = normalized_with_angles(images, target, inside_band(band, *images.shape[2:]))
     output = layer_that_learned(learned, band)(torch.from_numpy(images))
     np.testing.assert_allclose(output.numpy(), expected, atol=1e-9)
 
@@ -87,11 +101,11 @@ def test_phase_is_kept_and_amplitude_is_the_target_inside_the_band_and_untouched
     batches: tuple[Images, Images], band: Band
 ) -> None:
     learned, images = batches
-    target = np.broadcast_to(np.abs(np.fft.fft2(learned)).mean(axis=0), images.shape)
-    before = np.fft.fft2(images)
-    after = np.fft.fft2(layer_that_learned(learned, band)(torch.from_numpy(images)).numpy())
-    inside = np.broadcast_to(inside_band(band, *images.shape[-2:]), images.shape)
-    scale = np.abs(before).mean(axis=(-3, -2, -1), keepdims=True)
+    target = np.broadcast_to(np.abs(spectrum_of(learned)).mean(axis=0), images.shape)
+    before = spectrum_of(images)
+    after = spectrum_of(layer_that_learned(learned, band)(torch.from_numpy(images)).numpy())
+    inside = np.broadcast_to(inside_band(band, *images.shape[2:]), images.shape)
+    scale = np.abs(before).mean(axis=(1, *spatial(images)), keepdims=True)
 
     counts = (np.abs(before) > 1e-3 * scale) & (target > 1e-3 * scale)
     turned = after * before.conj() / (np.abs(after) * np.abs(before)).clip(1e-300)
@@ -107,11 +121,11 @@ def test_normalizing_twice_is_normalizing_once(batches: tuple[Images, Images], b
     layer = layer_that_learned(learned, band)
     once = layer(torch.from_numpy(images))
     twice = layer(once)
-    target = np.abs(np.fft.fft2(learned)).mean(axis=0)
-    before = np.abs(np.fft.fft2(images))
-    scale = before.mean(axis=(-3, -2, -1), keepdims=True)
+    target = np.abs(spectrum_of(learned)).mean(axis=0)
+    before = np.abs(spectrum_of(images))
+    scale = before.mean(axis=(1, *spatial(images)), keepdims=True)
     counts = (before > 1e-3 * scale) & (target > 1e-3 * scale)
-    change = np.abs(np.fft.fft2((twice - once).numpy()))
+    change = np.abs(spectrum_of((twice - once).numpy()))
     np.testing.assert_allclose(change[counts], 0, atol=1e-8)
 
 
@@ -130,10 +144,17 @@ def test_dc_moves_channel_means_and_nothing_else(batches: tuple[Images, Images])
     learned, images = batches
     output = layer_that_learned(learned, "dc")(torch.from_numpy(images)).numpy()
     moved = output - images
-    np.testing.assert_allclose(moved, np.broadcast_to(moved[..., :1, :1], moved.shape), atol=1e-12)
-    target = np.abs(learned.mean(axis=(-2, -1))).mean(axis=0)
     np.testing.assert_allclose(
-        np.abs(output.mean(axis=(-2, -1))), np.broadcast_to(target, output.shape[:2]), atol=1e-12
+        moved,
+        np.broadcast_to(
+            moved.reshape(*moved.shape[:2], -1)[:, :, :1].reshape(*moved.shape[:2], *(1 for _ in spatial(moved))),
+            moved.shape,
+        ),
+        atol=1e-12,
+    )
+    target = np.abs(learned.mean(axis=spatial(learned))).mean(axis=0)
+    np.testing.assert_allclose(
+        np.abs(output.mean(axis=spatial(output))), np.broadcast_to(target, output.shape[:2]), atol=1e-12
     )
 
 
@@ -143,7 +164,7 @@ def test_radius_beyond_the_corner_equals_full_and_the_smallest_radius_equals_dc(
     batches: tuple[Images, Images],
 ) -> None:
     learned, images = batches
-    for radius, name in ((0.71, "full"), (0.001, "dc")):
+    for radius, name in ((0.87, "full"), (0.001, "dc")):
         of_radius = layer_that_learned(learned, radius)(torch.from_numpy(images))
         of_name = layer_that_learned(learned, name)(torch.from_numpy(images))
         torch.testing.assert_close(of_radius, of_name, rtol=0, atol=1e-9)
@@ -349,7 +370,7 @@ def test_a_restored_average_continues_where_it_stood() -> None:
     assert again.amplitude.item() == pytest.approx(1.16 / 0.19)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 2, 3), (2, 3, 2, 2), (1, 2, 2)])
+@pytest.mark.parametrize("shape", [(2, 1, 2, 2, 2), (2, 3, 2, 2), (1, 2, 2)])
 def test_images_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"must be \(N, 1, 2, 2\), not"):
         AmplitudeNormalization((1, 2, 2), "dc")(torch.zeros(shape))
@@ -372,10 +393,10 @@ def test_images_of_whole_numbers_are_refused(band: Band) -> None:
             use(images)
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8, 8), (8, 8)])
-def test_a_shape_that_is_not_of_three_numbers_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), not \("):
-        AmplitudeNormalization(shape)  # type: ignore[arg-type]
+@pytest.mark.parametrize("shape", [(1, 8, 8, 8, 8), (8,)])
+def test_a_shape_without_one_to_three_spatial_dimensions_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), or .*, not \("):
+        AmplitudeNormalization(shape)
 
 
 @pytest.mark.parametrize("band", ["dc", "full", 0.3])
@@ -500,3 +521,39 @@ def test_the_shape_may_be_any_sequence() -> None:
     images = torch.rand(2, 1, 3, 4)
     assert AmplitudeNormalization(image_shape=[1, 3, 4])(images).shape == images.shape  # type: ignore[arg-type]
     assert AmplitudeNormalization(image_shape=images.shape[1:])(images).shape == images.shape  # type: ignore[arg-type]
+
+
+def test_channel_means_do_not_depend_on_the_size_of_images() -> None:
+    """What was learned from patches serves whole images and volumes of any size."""
+    layer = AmplitudeNormalization((1, 4, 4), "dc")
+    layer(flat(0.25, size=(4, 4)))
+    assert layer.eval()(torch.rand(2, 1, 9, 7)).mean(dim=(1, 2, 3)).tolist() == pytest.approx([0.25, 0.25])
+    with pytest.raises(ValueError, match=r"images must be \(N, 1, 4, 4\), not \(1, 1, 4, 5\)"):
+        AmplitudeNormalization((1, 4, 4), "full")(torch.rand(1, 1, 4, 5))
+
+
+@pytest.mark.parametrize("band", ["dc", "full", 0.3])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_an_image_with_nan_is_refused_and_nothing_is_learned(band: Band, bad: float) -> None:
+    layer = AmplitudeNormalization((1, 2, 2), band)
+    layer(flat(0.5))
+    before = layer.amplitude.clone()
+    broken = flat(0.5, 0.5)
+    broken[1, 0, 0, 0] = bad
+    with pytest.raises(ValueError, match="images hold NaN or infinity: nothing was learned"):
+        layer(broken)
+    with pytest.raises(ValueError, match="images hold NaN or infinity"):
+        layer.measure([broken])
+    assert torch.equal(layer.amplitude, before)
+
+
+def test_with_a_spacing_the_radius_is_in_its_unit() -> None:
+    """Voxels of 4 x 1 mm: along the first axis the largest frequency is 1/8 per mm, along the second 1/2."""
+    layer = AmplitudeNormalization((1, 4, 8), 0.125, spacing=(4.0, 1.0))
+    assert layer.inside is not None
+    # Frequencies of the first axis: 0, 1/16, -1/8, -1/16; of the second: 0, 1/8, 1/4, 3/8, 1/2.
+    assert layer.inside.nonzero().tolist() == [[0, 0], [0, 1], [1, 0], [2, 0], [3, 0]]
+    with pytest.raises(ValueError, match=r"up to 0\.52 \(cycles per unit of spacing\), not 0\.6"):
+        AmplitudeNormalization((1, 4, 8), 0.6, spacing=(4.0, 1.0))
+    with pytest.raises(ValueError, match=r"spacing must be 2 numbers above 0, not \(1\.0,\)"):
+        AmplitudeNormalization((1, 4, 8), 0.1, spacing=(1.0,))

@@ -6,7 +6,8 @@ in `own` stay at the site.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,24 +16,25 @@ from torch import Tensor, nn
 from harmofl.states import State
 
 Band = Literal["none", "dc", "full"] | float
-ImageShape = tuple[int, int, int]
-
-LARGEST_RADIUS = 0.71
-"""Just beyond the corner of the spectrum, at √(½² + ½²) cycles per pixel."""
-
-ALLOWED_BANDS = f"'none', 'dc', 'full' or a radius above 0 and up to {LARGEST_RADIUS} (cycles per pixel)"
+ImageShape = tuple[int, ...]
+"""(channels, *spatial): of one, two or three spatial dimensions."""
 
 SMALLEST_RATIO = 1e-6
 """Bins below this part of the image's largest amplitude hold rounding error, no phase: they stay as they are."""
 
 
-def check_band(band: Any) -> Band:
+def largest_radius(spacing: Sequence[float]) -> float:
+    """The corner of the spectrum, √Σ(½/spacing)², rounded up to two decimals: 0.71 cycles per pixel of an image."""
+    return math.ceil(100 * math.hypot(*(0.5 / step for step in spacing))) / 100
+
+
+def check_band(band: Any, largest: float = largest_radius((1, 1)), unit: str = "pixel") -> Band:
     """Return a valid band or say which there are."""
     if isinstance(band, str) and band in ("none", "dc", "full"):
         return band  # type: ignore[return-value]
-    if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= LARGEST_RADIUS:
+    if isinstance(band, (int, float)) and not isinstance(band, bool) and 0 < band <= largest:
         return float(band)
-    raise ValueError(ALLOWED_BANDS)
+    raise ValueError(f"'none', 'dc', 'full' or a radius above 0 and up to {largest} (cycles per {unit})")
 
 
 class Harmonizer(nn.Module):
@@ -77,13 +79,17 @@ class AmplitudeNormalization(Harmonizer):
 
     In train mode it first learns the moving average from the batch, then normalizes; `freeze()` ends the learning. The
     average is bias-corrected: the first batch counts fully. Images (N, C, H, W) are floating-point numbers, scaled
-    to [0, 1], of any precision; they come out in the same shape and precision, not clipped.
+    to [0, 1], of any precision; they come out in the same shape and precision, not clipped. Signals (N, C, L) and
+    volumes (N, C, D, H, W) work too.
 
     Args:
-        image_shape: (channels, height, width) of the images.
+        image_shape: (channels, *spatial) of the images, with one to three spatial dimensions. A band "dc" does not
+            depend on the size: what was learned from patches serves whole images.
         band: Which amplitudes are replaced: "none", "dc" (the zero frequency: each channel's mean), a radius in cycles
-            per pixel (above 0 and up to 0.71), or "full".
+            per pixel (above 0 and up to the corner of the spectrum, 0.71 in two dimensions), or "full".
         decay: v of the moving average, from 0 to 1; at 0 the first batch stays for ever.
+        spacing: The distance of pixels along each spatial dimension, such as millimetres; the radius is then in cycles
+            per that unit, and means the same in every direction of an anisotropic volume.
 
     Example:
         >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
@@ -100,22 +106,29 @@ class AmplitudeNormalization(Harmonizer):
     bias: Tensor
     frozen: Tensor
 
-    def __init__(self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1) -> None:
+    def __init__(
+        self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1, spacing: Sequence[float] | None = None
+    ) -> None:
         super().__init__()
-        if len(image_shape) != 3:
-            raise ValueError(f"image_shape must be (channels, height, width), not {tuple(image_shape)}")
-        channels, height, width = image_shape
-        self.image_shape: ImageShape = (channels, height, width)
+        if len(image_shape) not in (2, 3, 4):
+            raise ValueError(
+                "image_shape must be (channels, height, width), or have one or three spatial dimensions, not "
+                f"{tuple(image_shape)}"
+            )
+        self.image_shape: ImageShape = tuple(image_shape)
+        self._spatial = tuple(range(1 - len(image_shape), 0))
+        self.spacing = _check_spacing(spacing, len(self._spatial))
         try:
-            self.band = check_band(band)
+            unit = "pixel" if spacing is None else "unit of spacing"
+            self.band = check_band(band, largest_radius(self.spacing), unit)
         except ValueError as error:
             raise ValueError(f"band must be {error}, not {band!r}") from None
         self.decay = decay
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be from 0 to 1, not {decay}")
         self.reveals_images = self.band not in ("none", "dc")  # a spectrum could; a mean of a channel holds no image
-        self.register_buffer("inside", self._bins_inside(height, width), persistent=False)
-        self.register_buffer("amplitude", torch.zeros(self._amplitude_shape(channels, height, width)))
+        self.register_buffer("inside", self._bins_inside(), persistent=False)
+        self.register_buffer("amplitude", torch.zeros(self._amplitude_shape()))
         # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
         self.register_buffer("bias", torch.ones(()))
         self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
@@ -130,19 +143,24 @@ class AmplitudeNormalization(Harmonizer):
                 self._buffers[name] = old.to(new.device)
         return self
 
-    def _bins_inside(self, height: int, width: int) -> Tensor | None:
+    def _bins_inside(self) -> Tensor | None:
         if isinstance(self.band, str):
             return None
-        vertical, horizontal = torch.fft.fftfreq(height), torch.fft.rfftfreq(width)
-        return torch.hypot(vertical[:, None], horizontal[None, :]) <= self.band
+        *sizes, last = zip(self.image_shape[1:], self.spacing, strict=True)
+        frequencies = [torch.fft.fftfreq(size, step) for size, step in sizes] + [torch.fft.rfftfreq(*last)]
+        radii = torch.zeros(())
+        for axis in torch.meshgrid(*frequencies, indexing="ij"):
+            radii = torch.hypot(radii, axis)
+        return radii <= self.band
 
-    def _amplitude_shape(self, channels: int, height: int, width: int) -> tuple[int, ...]:
+    def _amplitude_shape(self) -> tuple[int, ...]:
+        channels, *spatial, last = self.image_shape
         if self.band == "none":
             return (channels, 0)
         if self.band == "dc":
-            return (channels, 1, 1)
+            return (channels, *(1 for _ in self._spatial))
         if self.band == "full":
-            return (channels, height, width // 2 + 1)
+            return (channels, *spatial, last // 2 + 1)
         assert self.inside is not None
         return (channels, int(self.inside.sum()))  # only what lies inside the band is learned, kept and sent
 
@@ -151,7 +169,7 @@ class AmplitudeNormalization(Harmonizer):
         return f"image_shape={self.image_shape}, band={self.band!r}, decay={self.decay}, frozen={bool(self.frozen)}"
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalize images (N, C, H, W); in train mode, and unless frozen, learn from them first."""
+        """Normalize images (N, C, *spatial); in train mode, and unless frozen, learn from them first."""
         self._check(images)
         if self.band == "none" or len(images) == 0:  # the mean of no images would be NaN
             return images
@@ -164,7 +182,9 @@ class AmplitudeNormalization(Harmonizer):
     def _check(self, images: Tensor) -> None:
         if not images.is_floating_point():
             raise TypeError(f"images must be floating-point numbers scaled to [0, 1], not {images.dtype}")
-        if images.shape[1:] != self.image_shape:
+        same_kind = images.ndim == len(self.image_shape) + 1 and images.shape[1] == self.image_shape[0]
+        depends_on_size = self.band not in ("none", "dc")
+        if not same_kind or (depends_on_size and images.shape[1:] != self.image_shape):
             raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
 
     def _precise(self, images: Tensor) -> Tensor:
@@ -172,28 +192,31 @@ class AmplitudeNormalization(Harmonizer):
         return images.to(self.amplitude.dtype)
 
     def _normalize_means(self, images: Tensor, learns: bool) -> Tensor:
-        means = images.mean(dim=(-2, -1), keepdim=True)
+        means = images.mean(dim=self._spatial, keepdim=True)
         if learns:
             self._learn((means.abs() * self._num_pixels()).detach())
         return images + (_signed(self.amplitude / self._num_pixels(), means) - means)
 
     def _normalize_spectrum(self, images: Tensor, learns: bool) -> Tensor:
-        spectrum = torch.fft.rfft2(images)
+        spectrum = torch.fft.rfftn(images, dim=self._spatial)
         amplitudes = spectrum.abs()
         if learns:
             self._learn(self._inside(amplitudes).detach())
         target = self._whole_spectrum(amplitudes)
-        has_phase = amplitudes > SMALLEST_RATIO * amplitudes.detach().amax(dim=(-3, -2, -1), keepdim=True)
+        largest = amplitudes.detach().flatten(1).amax(dim=1).view(-1, *(1 for _ in self.image_shape))
+        has_phase = amplitudes > SMALLEST_RATIO * largest
         # Ratios of amplitudes, never angles; the inner `where` keeps gradients finite where there is no phase.
         ratio = torch.where(has_phase, target / torch.where(has_phase, amplitudes, 1.0), 1.0)
-        ratio[..., 0, 0] = 0.0
-        zero_frequency = _signed(target[..., :1, :1], spectrum.real[..., :1, :1]) / self._num_pixels()
-        normalized: Tensor = torch.fft.irfft2(spectrum * ratio, s=images.shape[-2:]) + zero_frequency
+        first_bin = tuple(slice(1) for _ in self._spatial)
+        ratio[:, :, *first_bin] = 0.0
+        mean_of_target = target.expand_as(amplitudes)[:, :, *first_bin]
+        zero_frequency = _signed(mean_of_target, spectrum.real[:, :, *first_bin]) / self._num_pixels()
+        size = images.shape[-len(self._spatial) :]
+        normalized: Tensor = torch.fft.irfftn(spectrum * ratio, s=size, dim=self._spatial) + zero_frequency
         return normalized
 
     def _num_pixels(self) -> int:
-        _, height, width = self.image_shape
-        return height * width
+        return math.prod(self.image_shape[1:])
 
     def _inside(self, amplitudes: Tensor) -> Tensor:
         return amplitudes if self.inside is None else amplitudes[..., self.inside]
@@ -207,6 +230,7 @@ class AmplitudeNormalization(Harmonizer):
         return target
 
     def _learn(self, amplitudes: Tensor) -> None:
+        _check_finite(amplitudes)
         first = bool(self.bias == 1)
         self.bias *= 1 - self.decay
         weight = 1.0 if first else self.decay / (1 - float(self.bias))
@@ -224,7 +248,7 @@ class AmplitudeNormalization(Harmonizer):
             if self.band == "none":
                 return
             if len(images) > 0:
-                total += self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64)
+                total += _check_finite(self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64))
                 count += len(images)
         if count == 0:
             raise ValueError("no images to measure")
@@ -232,8 +256,8 @@ class AmplitudeNormalization(Harmonizer):
 
     def _amplitudes(self, images: Tensor) -> Tensor:
         if self.band == "dc":
-            return images.mean(dim=(-2, -1), keepdim=True).abs() * self._num_pixels()
-        return self._inside(torch.fft.rfft2(images).abs())
+            return images.mean(dim=self._spatial, keepdim=True).abs() * self._num_pixels()
+        return self._inside(torch.fft.rfftn(images, dim=self._spatial).abs())
 
     def measurement(self) -> State:
         """The site's average amplitude; never an image, never a phase."""
@@ -255,3 +279,17 @@ class AmplitudeNormalization(Harmonizer):
 def _signed(magnitude: Tensor, sign_of: Tensor) -> Tensor:
     """The magnitude with the sign of the other, + where that is zero."""
     return torch.where(sign_of < 0, -magnitude, magnitude)
+
+
+def _check_spacing(spacing: Sequence[float] | None, num_dimensions: int) -> tuple[float, ...]:
+    steps = (1.0,) * num_dimensions if spacing is None else tuple(map(float, spacing))
+    if len(steps) != num_dimensions or not all(step > 0 for step in steps):
+        raise ValueError(f"spacing must be {num_dimensions} numbers above 0, not {spacing!r}")
+    return steps
+
+
+def _check_finite(amplitudes: Tensor) -> Tensor:
+    """A single NaN would stay in the average for ever."""
+    if not amplitudes.isfinite().all():
+        raise ValueError("images hold NaN or infinity: nothing was learned from them")
+    return amplitudes
