@@ -111,7 +111,7 @@ def predictions(gallery: Gallery, guesses: Mapping[str, Mapping[str, Sequence[Gu
     tile = (WIDTH - left - MARGIN - 2 * block_gap - 3 * (SHOWN - 1) * GAP) / (3 * SHOWN)
     pitch = tile + 0.9
     sheet = Sheet(top + len(guesses) * pitch, WIDTH)
-    sheet.title("What the methods are sure of, and what not")
+    sheet.title("What the methods are sure of, and what they are not")
     for block, kind in enumerate(KINDS):
         start = left + block * (SHOWN * (tile + GAP) - GAP + block_gap)
         sheet.text(start, top - 0.15, kind, fontsize=10.5)
@@ -135,6 +135,6 @@ def _draw_guess(sheet: Sheet, gallery: Gallery, guess: Guess | None, left: float
     most = int(tile / LETTER)
     truth = "right" if label == guess.truth else f"truth: {shorten(classes[guess.truth], most - 7)}"
     verdict = f"{shorten(classes[label], most - 5)} {guess.probabilities[label]:.2f}"
-    _name_image(sheet, guess.place, left, top + tile, tile)
     for line, (words, colour) in enumerate(((verdict, INK), (truth, INK), (shorten(guess.place.site, most), MUTED))):
-        sheet.text(left, top + tile + 0.36 + 0.14 * line, words, fontsize=7.5, color=colour)
+        sheet.text(left, top + tile + 0.1 + 0.14 * line, words, fontsize=7.5, color=colour)
+    _name_image(sheet, guess.place, left, top + tile + 0.42, tile)

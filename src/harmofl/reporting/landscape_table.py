@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from harmofl.analysis.drift_terms import terms_in
 from harmofl.analysis.results import Landscape, View
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
-from harmofl.reporting.table_formats import markdown_escape
+from harmofl.reporting.table_formats import markdown_escape, markdown_line
 from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, sample_std
 
 FILE = "landscape.csv"
@@ -72,15 +72,11 @@ def _numbers(landscape: Landscape, run: int, site: int) -> dict[str, float]:
 
 def to_markdown(landscape: Landscape) -> str:
     """Render as a Markdown table with the meaning of its columns."""
-    lines = [_line(("Run", "Site", *HEADINGS)), _line(("---", "---", *("---:" for _ in HEADINGS)))]
+    lines = [markdown_line(("Run", "Site", *HEADINGS)), markdown_line(("---", "---", *("---:" for _ in HEADINGS)))]
     for run, site, numbers in landscape_rows(landscape):
         cells = [markdown_escape(run), markdown_escape(site), *_cells(numbers)]
-        lines.append(_line([f"**{cell}**" if site == ALL and cell != MISSING else cell for cell in cells]))
+        lines.append(markdown_line([f"**{cell}**" if site == ALL and cell != MISSING else cell for cell in cells]))
     return "\n".join([f"**{_caption(landscape)}**", "", *lines, "", *_notes(landscape)]) + "\n"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _cells(numbers: dict[str, float]) -> list[str]:

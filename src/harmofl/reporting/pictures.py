@@ -35,6 +35,7 @@ from harmofl.reporting.appearance_figures import (
 from harmofl.reporting.case_figures import predictions, segmentations
 from harmofl.reporting.gallery import FILE
 from harmofl.reporting.style import to_png, to_svg
+from harmofl.reporting.table_formats import markdown_escape, markdown_line
 from harmofl.runs.finished import FinishedRun
 from harmofl.settings import Settings
 
@@ -71,8 +72,8 @@ def write_pictures(out: Path, title: str, drawn: Sequence[Drawn], numbers: Numbe
 
 
 def _markdown_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    cells = [[markdown_escape(cell) for cell in line] for line in (heading, *rows)]
+    return "\n".join(map(markdown_line, [cells[0], ["---"] * len(heading), *cells[1:]]))
 
 
 def _source(settings: Settings) -> Numbers:

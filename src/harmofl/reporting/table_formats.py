@@ -20,14 +20,15 @@ SHORT = 16
 def to_markdown(table: Table) -> str:
     """Render as a Markdown table, the best of each column in bold."""
     headings = [markdown_escape(text) for text in ("Method", *(column.heading for column in table.columns))]
-    lines = [_markdown_line(headings), _markdown_line(["---", *("---:" for _ in table.columns)])]
+    lines = [markdown_line(headings), markdown_line(["---", *("---:" for _ in table.columns)])]
     for row in table.rows:
         cells = [f"**{cell.text}**" if cell.best else cell.text for cell in row.cells]
-        lines.append(_markdown_line([markdown_escape(row.title), *cells]))
+        lines.append(markdown_line([markdown_escape(row.title), *cells]))
     return "\n".join([f"**{table.heading}**", "", *lines, "", *table.notes]) + "\n"
 
 
-def _markdown_line(cells: Iterable[str]) -> str:
+def markdown_line(cells: Iterable[str]) -> str:
+    """One line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
