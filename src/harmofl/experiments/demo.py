@@ -29,11 +29,11 @@ def run_demo(out: Path, watch: Watch) -> tuple[list[FinishedRun], Path]:
     """Train what is not trained yet, and write the page."""
     folders = [out / method for method in METHODS]
     for method, folder in zip(METHODS, folders, strict=True):
-        begun = RunFolder(folder).config.exists()
+        resume = RunFolder(folder).config.exists()
         try:
-            train(TASK, method, preset="small", out=folder, resume=begun, watch=watch)
+            train(TASK, method, preset="small", out=folder, resume=resume, watch=watch)
         except UsageError as error:
-            if begun:
+            if resume:
                 raise UsageError(f"{out} holds another demo: remove it, or choose another --out ({error})") from None
             raise
     page = out / "report.html"

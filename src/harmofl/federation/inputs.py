@@ -36,7 +36,7 @@ class TrainingInputs:
 
     def batches(self, harmonizer: Harmonizer, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of all local epochs, on the device."""
-        kept = self._kept(harmonizer)
+        kept = self._cached_images(harmonizer)
         for _ in range(self._training.local_epochs):
             order = torch.randperm(len(self._train), generator=generator)
             for indices in split_into_batches(order, self._training.batch_size):
@@ -51,18 +51,18 @@ class TrainingInputs:
                     inputs = harmonizer(images.to(self._device))
                 yield inputs.to(memory_format=torch.channels_last), targets.to(self._device)
 
-    def _kept(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor] | None:
+    def _cached_images(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor] | None:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""
         state = snapshot(harmonizer)
         unchanged = harmonizer.repeatable and not harmonizer.learns and self._training.augmentation == "none"
         if not (state and unchanged and self._has_room()):
             return None
         if self._harmonized is None or self._targets is None or not _same(state, self._made_with):
-            self._harmonized, self._targets = self._all_harmonized(harmonizer)
+            self._harmonized, self._targets = self._harmonize_all(harmonizer)
             self._made_with = state
         return self._harmonized, self._targets
 
-    def _all_harmonized(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor]:
+    def _harmonize_all(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor]:
         images, targets = [], []
         # In batches as in training: a batch of one image may differ in the last bit.
         for indices in split_into_batches(torch.arange(len(self._train)), self._training.batch_size):

@@ -29,7 +29,7 @@ class Classes:
     task: Task
     data: DataSettings
     table: Path
-    trained: Mapping[str, Any] | None = None
+    training_images: Mapping[str, Any] | None = None
 
     def written_before(self) -> list[Path]:
         """The table."""

@@ -35,7 +35,7 @@ class Masks:
     overlap: float = 0.25
     overlay: bool = False
     dicom_seg: bool = False
-    trained: Mapping[str, Any] | None = None
+    training_images: Mapping[str, Any] | None = None
 
     def written_before(self) -> list[Path]:
         """Masks, and overlays if there are to be any, of the names of those to be written.

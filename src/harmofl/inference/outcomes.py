@@ -53,7 +53,7 @@ class OutputKind(Protocol):
         """How images are prepared."""
 
     @property
-    def trained(self) -> Mapping[str, Any] | None:
+    def training_images(self) -> Mapping[str, Any] | None:
         """How the training images were stored, if the model's description says so."""
 
     def written_before(self) -> list[Path]:

@@ -153,7 +153,7 @@ def predict_each(network: Computation, kind: OutputKind, inputs: Sequence[Input]
                     outcome = kind.outcome(case, (logits for _, logits in group))
                 except Exception as error:
                     outcome = _failure(case.image, error)
-                strange = describe_strangeness(look_of(case.scan), kind.trained, kind.data)
+                strange = describe_strangeness(look_of(case.scan), kind.training_images, kind.data)
                 note(case.number, replace(outcome, notes=case.scan.geometry.notes + strange))
     finally:  # also when it was interrupted, which may be after hours
         kind.finish([outcomes[number] for number in sorted(outcomes)])
