@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,22 @@ def test_an_unseen_hospitals_column_is_the_score_of_the_model_that_never_saw_it(
 
     del scores["harmofl/without-hospital-4/seed-0"]
     assert results_table(results_of(scores, text)).rows[1].cells[-1].mean_text == "–"  # not over fewer sites
+
+
+def test_the_table_warns_where_every_model_is_that_of_its_last_round(results_of: ResultsOf) -> None:
+    one_round = "settings.training.rounds = 1\n"
+    warning = "Every method selected its last round: training was too short"
+    assert results_table(results_of(SCORES, START + one_round + ROWS)).warning.startswith(warning)
+    assert not results_table(results_of(SCORES, START + ROWS)).warning  # the first of two
+    held_out = START.replace("[0, 1]", "[0]") + 'hold_out = "each"\n' + one_round + ROWS
+    sites = [f"without-hospital-{number}" for number in range(5)]
+    scores = {f"{row}/{site}/seed-0": {"unseen": 0.5} for row in ("fedavg", "harmofl") for site in sites}
+    results = results_of(scores, held_out)
+    assert results_table(results).warning.startswith(warning)
+    path = "fedavg/without-hospital-3/seed-0"
+    other = {**results.runs[path].summary, "best_round": 7}  # any other
+    results.runs[path] = replace(results.runs[path], summary=other)
+    assert not results_table(results).warning
 
 
 def test_variations_of_the_data_share_a_table_under_their_names(results_of: ResultsOf) -> None:

@@ -58,8 +58,10 @@ def _join(lines: Sequence[Line]) -> FinishedRun:
     unseen = {str(line.held_out): line.run.summary["unseen"][line.held_out] for line in lines}
     scores = {site: found["metric"] for site, found in unseen.items()}
     test = scores | {"average": statistics.fmean(scores.values())}
+    rounds = {str(line.held_out): number for line in lines if (number := line.run.summary.get("best_round"))}
     run = lines[0].run.with_label(lines[0].label)
-    return replace(run, summary={**run.summary, "test": test, "unseen": unseen}, records=[])
+    joined = {"test": test, "unseen": unseen, "best_round": None, "best_rounds": rounds}
+    return replace(run, summary={**run.summary, **joined}, records=[])
 
 
 def points_of(
