@@ -26,6 +26,7 @@ from harmofl.federation.transports import InProcess
 from harmofl.methods.method import Method
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import resolve
+from harmofl.tasks.data_facts import find_data_facts
 
 SITES = [f"hospital-{number}" for number in range(5)]
 """The sites of histology, on which most runs here train: it is the fastest task."""
@@ -227,7 +228,8 @@ def serve(
     """Run a server over real sites whose replies are changed."""
     settings, chosen = resolve("histology", method, "smoke", overrides=tiny("histology", rounds, **more))
     folder = RunFolder(out)
-    run = folder.begin(settings, resume)
+    facts = find_data_facts(settings)
+    run = folder.begin(settings, facts, resume)
     transport = Altered(InProcess(settings, chosen, out), change)
     try:
         with threads(1):

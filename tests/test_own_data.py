@@ -20,6 +20,7 @@ from folders import (
     write_manifest,
 )
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from runs import call, differences
 
 FOLDERS = {
@@ -62,7 +63,9 @@ def test_the_papers_tasks_train_on_their_public_layouts(
     assert len(summary["test"]) == 4
     settings = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert settings["data"]["folder"] == str(folders[task])
-    assert settings["data"]["channels"] == 3
+    assert not {"sites", "channels", "classes"} & settings["data"].keys()  # nobody chose them
+    facts = DataFacts.read(tmp_path / "run" / "data.json")
+    assert (facts.synthetic, facts.channels, len(facts.sites)) == (False, 3, 2)
 
 
 def test_workers_resuming_and_repeating_give_the_same_bits_on_a_folder(
@@ -108,8 +111,8 @@ def test_the_images_of_a_settings_file_stay_with_another_method_or_preset(
     train("segmentation", folders["segmentation"], tmp_path / "one")
     small = {"training.rounds": 1, "federation.workers": 1, "data.size": 32, "model.features": 4}
     harmofl.train(config=tmp_path / "one" / "config.toml", **change, settings=small, out=tmp_path / "two")
-    data = config_of(tmp_path / "two")["data"]
-    assert (data["folder"], data["sites"]) == (str(folders["segmentation"]), ["site-0", "site-1"])
+    assert config_of(tmp_path / "two")["data"]["folder"] == str(folders["segmentation"])
+    assert DataFacts.read(tmp_path / "two" / "data.json").sites == ("site-0", "site-1")
 
 
 def test_the_images_of_a_settings_file_stay_with_another_task(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -127,14 +130,14 @@ def test_other_images_than_those_of_a_settings_file_must_be_named(folders: dict[
     small = {"training.rounds": 1, "federation.workers": 1}
     harmofl.train(config=config, method="fedprox", settings=small | {"data.folder": ""}, out=tmp_path / "synthetic")
     data = config_of(tmp_path / "synthetic")["data"]
-    assert not {"folder", "sites", "channels", "classes", "fingerprints", "annotations"} & data.keys()
+    assert not {"folder", "sites", "channels", "classes"} & data.keys()
     moved = nuclei_folder(tmp_path / "moved", patients=5)
     harmofl.train(config=config, method="fedprox", settings=small | {"data.folder": str(moved)}, out=tmp_path / "other")
     assert config_of(tmp_path / "other")["data"]["folder"] == str(moved)
 
 
 def test_settings_of_images_that_lay_at_hospitals_are_not_those_of_synthetic_ones(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('task = "nuclei"\n[data]\nsites = ["site-0"]\nchannels = 3\n')
+    (tmp_path / "config.toml").write_text('task = "nuclei"\n[data]\nfolder = "at the sites"\n')
     with pytest.raises(harmofl.UsageError, match="say where they are, with --data"):
         harmofl.train(method="fedavg", preset="smoke", config=tmp_path / "config.toml", out=tmp_path / "run")
 
@@ -171,8 +174,8 @@ def test_three_classes_of_images_and_of_masks(tmp_path: Path) -> None:
     folder = write_manifest(tmp_path / "masks", rows)
     summary = train("segmentation", folder, tmp_path / "two", "harmofl", data__neighbours=1)
     assert summary["details"]["s0"].keys() >= {"dice_1", "dice_2", "dice_per_case"}
-    settings = tomllib.loads((tmp_path / "two" / "config.toml").read_text())["data"]
-    assert (settings["channels"], settings["classes"]) == (3, ["0", "1", "2"])
+    facts = DataFacts.read(tmp_path / "two" / "data.json")
+    assert (facts.channels, facts.classes) == (3, ("0", "1", "2"))
 
 
 def damage_nothing(folder: Path) -> Path:

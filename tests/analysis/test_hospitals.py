@@ -21,15 +21,15 @@ from harmofl.analysis.hospitals import (
 )
 from harmofl.data.images import LabelledImages, join_sets
 from harmofl.errors import UsageError
-from harmofl.events import ignore
 from harmofl.settings import resolve
-from harmofl.tasks.data_facts import fill_in_data_facts
+from harmofl.tasks.data_facts import find_data_facts
 from runs import serve
 
 
 def opened(task: str = "histology", folder: Path | None = None, **values: object) -> Hospitals:
     overrides = values | ({"data.folder": str(folder)} if folder else {})
-    return Hospitals(fill_in_data_facts(resolve(task, "fedavg", "smoke", overrides=overrides)[0], ignore))
+    settings, _ = resolve(task, "fedavg", "smoke", overrides=overrides)
+    return Hospitals(find_data_facts(settings).complete(settings))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ def opened(task: str, folder: Path, preset: str = "smoke", **data: Any) -> Image
 
 
 def found(images: ImageFolder) -> tuple[list[str], int, list[str]]:
-    values = images.found()
-    return values["sites"], values["channels"], values["classes"]
+    facts = images.facts()
+    return list(facts.sites), facts.channels, list(facts.classes)
 
 
 def counts(images: ImageFolder) -> dict[str, list[int]]:
@@ -195,14 +196,14 @@ def test_the_real_tiles_load_with_their_own_split() -> None:
     check_for_training(images)
     expected = {site: [80 if site != "TNBC" else 78, 20, 40] for site in images.sites}
     assert (len(images.sites), counts(images)) == (6, expected)
-    assert images.found()["classes"] == ["0", "255"]
+    assert images.facts().classes == ("0", "255")
 
 
 @real_data
 def test_the_real_tiles_keep_the_names_that_kept_results_know_them_by() -> None:
     images = opened("segmentation", REAL / "nuclei-tiles", size=128, limit=0)
-    names = images.found()
-    assert names["fingerprints"] == [
+    facts = images.facts()
+    assert list(facts.fingerprints) == [
         "933b8370c70c258ac54cee767fa72a53",
         "b352fa0e04273be6e2dd4ad8ea27dab1",
         "5f1eca6aaf6548d5b5d8e582a43f0cc4",
@@ -210,7 +211,7 @@ def test_the_real_tiles_keep_the_names_that_kept_results_know_them_by() -> None:
         "fa0a2adaf32b47175bbce080259ee162",
         "2677ac287851c19accce1698a5a83640",
     ]
-    assert names["annotations"] == [
+    assert list(facts.annotations) == [
         "d80aca12f4ea0becc16c394df534b080",
         "904b422b467b2f2cbe2f3d5b7aa794bb",
         "94ef3a1803eba03f6198f9e4883fefff",
@@ -430,16 +431,16 @@ def test_the_fingerprint_tells_the_images_and_their_split(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["classification", "segmentation"])
 def test_masks_and_labels_are_told_apart_from_the_images(tmp_path: Path, kind: str) -> None:
     folder = classification_folder(tmp_path) if kind == "classification" else segmentation_folder(tmp_path)
-    first = opened(kind, folder, hold_out_site="site-1").found()
-    assert opened(kind, folder, hold_out_site="site-1").found() == first
+    first = opened(kind, folder, hold_out_site="site-1").facts()
+    assert opened(kind, folder, hold_out_site="site-1").facts() == first
     if kind == "classification":
         manifest = folder / "manifest.csv"
         manifest.write_text(manifest.read_text().replace("site-1/2.png,healthy", "site-1/2.png,ill"))
     else:
         picture(folder / "site-1/p0-0-mask.png", blob(40, 99)[1])
-    then = opened(kind, folder, hold_out_site="site-1").found()
-    assert [one == other for one, other in zip(first["annotations"], then["annotations"], strict=True)] == [True, False]
-    assert then | {"annotations": first["annotations"]} == first
+    then = opened(kind, folder, hold_out_site="site-1").facts()
+    assert [one == other for one, other in zip(first.annotations, then.annotations, strict=True)] == [True, False]
+    assert replace(then, annotations=first.annotations) == first
 
 
 def test_masks_are_read_once_to_tell_them_apart(tmp_path: Path) -> None:
@@ -448,7 +449,7 @@ def test_masks_are_read_once_to_tell_them_apart(tmp_path: Path) -> None:
     read = []
     for _ in range(2):
         seen: list[Event] = []
-        registry.tasks.find("segmentation").open_folder(settings.data, seen.append).found()
+        registry.tasks.find("segmentation").open_folder(settings.data, seen.append).facts()
         read.append(len([event for event in seen if isinstance(event, ImagesRead) and event.doing == "reading"]))
     assert read == [2 * 10 * 2, 0]  # images and masks of two sites
 
@@ -609,7 +610,7 @@ def test_sites_of_different_channels_are_refused_too(tmp_path: Path) -> None:
         picture(path, blob(40, 0, 1)[0])
     assert "differ in their number of channels (site-0 3, site-1 1)" in broken(folder)
     with pytest.raises(UsageError, match="differ in their number of channels"):
-        opened("segmentation", folder).found()
+        opened("segmentation", folder).facts()
 
 
 def test_a_site_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:

@@ -71,8 +71,11 @@ def test_a_hospital_scores_its_model_on_images_that_it_was_not_trained_on(tmp_pa
     assert {site: found["metric"] for site, found in scores.items()} == {"site-0": summary["test"]["H0"]}
     assert scores["site-0"]["images"] < 10  # of 40 tiles
 
-    print_of_h0 = json.loads((model / "model.json").read_text())["settings"]["data"]["fingerprints"][0]
-    travelled = [*loopback.said, (tmp_path / "run" / "config.toml").read_bytes()]
+    print_of_h0 = json.loads((model / "model.json").read_text())["trained_on"]["fingerprints"][0]
+    at_the_server = [
+        (tmp_path / "run" / name).read_bytes() for name in ("config.toml", "data.json", "model/model.json")
+    ]
+    travelled = [*loopback.said, *at_the_server]
     assert not any(print_of_h0.encode() in words for words in travelled)
 
     (folders["H0"] / "site-0" / "p0-0.png").write_bytes((folders["H1"] / "site-0" / "p1-0.png").read_bytes())

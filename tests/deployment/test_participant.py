@@ -224,8 +224,7 @@ def test_a_hospital_notes_what_its_own_images_are_recognized_by_and_of_others_th
     for sites, noted in ((["B", "A", "C"], ["site-0", "B", "C"]), (["A", "site-0"], ["site-0"]), (None, ["site-0"])):
         images = OwnImages.of(kits["A"], apply_own_choices(settings.with_values("data", sites=sites), kits["A"]))
         assert images.settings.data.sites == noted
-        assert images.settings.data.fingerprints == [images.fingerprint, *[""] * (len(noted) - 1)]
-        assert images.settings.data.annotations is None
+        assert images.facts.fingerprints == (images.fingerprint, *[""] * (len(noted) - 1))
 
 
 def test_a_refusal_stands_in_the_sites_own_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -22,6 +22,7 @@ from harmofl.federation.server import Server
 from harmofl.federation.transports import InProcess
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import resolve
+from harmofl.tasks.data_facts import find_data_facts
 from runs import differences, equal, records, tiny, train, weights
 
 pytestmark = pytest.mark.engines
@@ -80,9 +81,8 @@ def run_without(out: Path, site: str, number: int, rounds: int) -> None:
     folder = RunFolder(out)
     transport = Away(settings, method, out, site=site, number=number)
     with threads(1):
-        Server(
-            registry.tasks.find("histology"), method, settings, transport, folder, folder.begin(settings, False)
-        ).run()
+        run = folder.begin(settings, find_data_facts(settings), False)
+        Server(registry.tasks.find("histology"), method, settings, transport, folder, run).run()
     folder.release()
 
 

@@ -35,6 +35,8 @@ import json, os, sys, time, tomllib
 from pathlib import Path
 from harmofl.errors import RunError
 from harmofl.experiments import child
+from harmofl.settings import Settings
+from harmofl.tasks.data_facts import find_data_facts
 
 def pretend(config, out, workers, *options):
     config, out = Path(config), Path(out)
@@ -43,6 +45,7 @@ def pretend(config, out, workers, *options):
     settings = tomllib.loads(config.read_text())
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.toml").write_text(config.read_text())
+    find_data_facts(Settings.model_validate(settings)).write(out / "data.json")
     if settings["method"]["name"] == "moon":
         print("working on it")
         raise RunError("no memory left")

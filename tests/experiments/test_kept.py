@@ -1,26 +1,31 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError
-from harmofl.experiments.cells import read_experiment
+from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.json_lines import read_json_lines
 from harmofl.experiments.kept import Kept, agree, is_kept, read_kept
 from harmofl.runs.finished import read_settings
-from harmofl.settings import resolve
+from harmofl.settings import Settings, resolve
+from harmofl.tasks.data_facts import find_data_facts
 
 WritePlan = Callable[..., Path]
-FOUND = {"data.sites": ["A", "B"], "data.channels": 3, "data.classes": ["no", "yes"]}
+FOUND = DataFacts(False, ("A", "B"), 3, ("normal", "tumor"), ("one",), ("masks",))
 
 
-def finished(folder: Path, **settings: object) -> Path:
+def finished(folder: Path, facts: DataFacts | None = None, **settings: object) -> Path:
     """A run's folder with all that is kept of it."""
     folder.mkdir(parents=True)
     changes = {name.replace("__", "."): value for name, value in settings.items()}
     resolved, _ = resolve("histology", "fedavg", "smoke", overrides=changes | {"seed": 0})
     (folder / "config.toml").write_text(resolved.to_toml())
+    (facts or find_data_facts(resolved)).write(folder / "data.json")
     records = [
         {"round": 1, "site": "A", "phase": "train", "loss": 0.123456789, "drift": 0.5, "bytes_up": 10, "bytes_down": 9},
         {"round": 1, "site": "A", "phase": "val", "metric": 0.75, "loss": 0.2},
@@ -38,7 +43,7 @@ def finished(folder: Path, **settings: object) -> Path:
 def test_a_kept_result_holds_no_path_and_can_be_read_as_a_run(write_plan: WritePlan, tmp_path: Path) -> None:
     secret = tmp_path / "secret-place"
     experiment = read_experiment(write_plan(), data=secret)
-    run = finished(tmp_path / "run", data__folder=str(secret), data__cache=str(secret), **as_found())
+    run = finished(tmp_path / "run", FOUND, data__folder=str(secret), data__cache=str(secret))
     cell = Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], run)
     file = tmp_path / "kept" / "tiny.jsonl"
     assert cell.place == file / "fedavg" / "seed-0"
@@ -48,12 +53,12 @@ def test_a_kept_result_holds_no_path_and_can_be_read_as_a_run(write_plan: WriteP
     again = read_kept(cell.place)
     assert again.scores == {"A": 50.0}
     assert [record["phase"] for record in again.records] == ["train", "val", "test"]
-    assert again.settings["data"]["sites"] == ["A", "B"]
+    assert again.facts == FOUND
 
 
 def test_a_line_tells_what_was_chosen_from_what_was_found_in_the_images(write_plan: WritePlan, tmp_path: Path) -> None:
     experiment = read_experiment(write_plan(), data=tmp_path)
-    Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], of_images(tmp_path, "one", annotations=["masks"]))
+    Kept(tmp_path / "kept").keep(experiment, experiment.cells[0], of_images(tmp_path, "one", annotations="masks"))
     [line] = read_json_lines(tmp_path / "kept" / "tiny.jsonl")
     assert list(line) == ["cell", "label", "seed", "settings", "data", "summary", "rounds"]
     assert (line["cell"], line["label"], line["seed"]) == ("fedavg/seed-0", "FedAvg", 0)
@@ -61,10 +66,6 @@ def test_a_line_tells_what_was_chosen_from_what_was_found_in_the_images(write_pl
     assert line["data"] == found | {"fingerprints": ["one"], "annotations": ["masks"]}
     assert not line["data"].keys() & line["settings"]["data"].keys()
     assert "workers" not in line["settings"]["federation"]  # changes no result
-
-
-def as_found() -> dict[str, object]:
-    return {"data__sites": ["A", "B"], "data__channels": 3, "data__classes": ["normal", "tumor"]}
 
 
 def test_the_facts_about_synthetic_images_are_kept_too(write_plan: WritePlan, tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_nothing_that_is_kept_is_replaced(write_plan: WritePlan, tmp_path: Path)
     first = kept.keep(experiment, experiment.cells[0], finished(tmp_path / "run"))
     before = file.read_text()
     rounds = longer.cells[0].settings.training.rounds
-    changes = {"training__rounds": rounds, "preset": "small"}
+    changes: dict[str, Any] = {"training__rounds": rounds, "preset": "small"}
     second = kept.keep(longer, longer.cells[0], finished(tmp_path / "longer", **changes))
     assert file.read_text().startswith(before)
     assert second.place.parent == first.place.parent
@@ -131,18 +132,17 @@ def test_a_kill_while_a_cell_is_kept_loses_none_of_the_others(write_plan: WriteP
     assert [line["settings"]["training"]["rounds"] for line in read_json_lines(file)] == [2, 9]
 
 
-def of_images(tmp_path: Path, name: str, annotations: list[str]) -> Path:
-    given: dict[str, object] = {"data__folder": str(tmp_path), "data__fingerprints": [name]}
-    run = f"{name} {annotations}"
-    return finished(tmp_path / run, **as_found(), **given, data__annotations=annotations)
+def of_images(tmp_path: Path, name: str, annotations: str) -> Path:
+    facts = replace(FOUND, fingerprints=(name,), annotations=(annotations,))
+    return finished(tmp_path / f"{name} {annotations}", facts, data__folder=str(tmp_path))
 
 
 def test_a_plan_that_leaves_its_images_open_has_one_result(write_plan: WritePlan, tmp_path: Path) -> None:
     experiment = read_experiment(write_plan(), data=tmp_path)
     [cell, *_], file = experiment.cells, tmp_path / "kept" / "tiny.jsonl"
-    first = Kept(tmp_path / "kept").keep(experiment, cell, of_images(tmp_path, "old", annotations=["one"]))
+    first = Kept(tmp_path / "kept").keep(experiment, cell, of_images(tmp_path, "old", annotations="one"))
     alone = file.read_text()
-    for name, annotations in (("new", ["one"]), ("old", ["two"])):
+    for name, annotations in (("new", "one"), ("old", "two")):
         kept = Kept(tmp_path / "kept")
         assert kept.find(experiment, cell) == first
         second = kept.keep(experiment, cell, of_images(tmp_path, name, annotations=annotations))
@@ -163,32 +163,39 @@ def test_what_another_process_has_kept_meanwhile_is_not_replaced(write_plan: Wri
     assert len(read_json_lines(tmp_path / "kept" / "tiny.jsonl")) == 2
 
 
+def planned(settings: Settings, facts: DataFacts | None = None) -> Cell:
+    return Cell("FedAvg", "", None, settings, facts)
+
+
 def test_settings_that_change_no_result_may_differ() -> None:
-    planned, _ = resolve("histology", "fedavg", "smoke")
+    settings, _ = resolve("histology", "fedavg", "smoke")
     done, _ = resolve("histology", "fedavg", "smoke", overrides={"federation.workers": 3, "federation.timeout": 5.0})
     other, _ = resolve("histology", "fedavg", "smoke", overrides={"training.momentum": 0.5})
-    assert agree(planned, done)
-    assert not agree(planned, other)
+    facts = find_data_facts(settings)
+    assert agree(planned(settings), done, facts)
+    assert agree(planned(settings, facts), done, facts)
+    assert not agree(planned(settings), other, facts)
 
 
 def test_what_a_folder_decides_may_be_open_in_the_plan_but_not_differ_from_it() -> None:
     where = {"data.folder": "/images"}
-    planned, _ = resolve("classification", "fedavg", "smoke", overrides=where)
-    done, _ = resolve("classification", "fedavg", "smoke", overrides=where | FOUND)
+    settings, _ = resolve("classification", "fedavg", "smoke", overrides=where)
     narrower, _ = resolve("classification", "fedavg", "smoke", overrides=where | {"data.sites": ["A"]})
-    elsewhere, _ = resolve("classification", "fedavg", "smoke", overrides=FOUND | {"data.folder": "/others"})
-    assert agree(planned, done)
-    assert not agree(narrower, done)
-    assert not agree(planned, elsewhere)
-    assert agree(planned, elsewhere, paths=False)
+    elsewhere, _ = resolve("classification", "fedavg", "smoke", overrides={"data.folder": "/others"})
+    assert agree(planned(settings), settings, FOUND)
+    assert agree(planned(settings, FOUND), settings, FOUND)
+    assert not agree(planned(settings, replace(FOUND, fingerprints=("two",))), settings, FOUND)
+    assert not agree(planned(narrower), settings, FOUND)
+    assert not agree(planned(settings), elsewhere, FOUND)
+    assert agree(planned(settings), elsewhere, FOUND, paths=False)
 
 
 def test_settings_that_a_method_got_later_have_their_defaults(tmp_path: Path) -> None:
-    planned, _ = resolve("histology", "harmofl", "smoke")
-    text = "\n".join(line for line in planned.to_toml().splitlines() if not line.startswith("radius"))
+    settings, _ = resolve("histology", "harmofl", "smoke")
+    text = "\n".join(line for line in settings.to_toml().splitlines() if not line.startswith("radius"))
     (tmp_path / "config.toml").write_text(text)
     assert read_settings(tmp_path).method["radius"] == 0.05
-    assert agree(planned, read_settings(tmp_path))
+    assert agree(planned(settings), read_settings(tmp_path), find_data_facts(settings))
 
 
 def test_a_broken_kept_result_is_named(write_plan: WritePlan, tmp_path: Path) -> None:

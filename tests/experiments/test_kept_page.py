@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.json_lines import lock_json_lines
 from harmofl.experiments.kept import to_line
 from harmofl.experiments.kept_page import KeptPage
 from harmofl.runs.finished import FinishedRun
+from harmofl.tasks.data_facts import find_data_facts
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +66,8 @@ FEDAVG, HARMOFL = {"A": 0.8, "B": 0.6}, {"A": 0.85, "B": 0.63}
 
 def keep(file: Path, name: str, cell: Cell, scores: Scores, **found: Any) -> None:
     """Keep a cell that came out with these scores in its only round."""
-    settings = cell.settings.with_values("data", **({"folder": None} | found))
+    settings = cell.settings.with_values("data", folder=None)
+    facts = DataFacts.from_json({"synthetic": False} | found) if found else find_data_facts(settings)
     names = {"task": settings.task, "method": settings.method["name"], "seed": cell.seed, "title": "?"}
     test = dict(scores) | {"average": fmean(scores.values()), "std": 0.1}
     summary: dict[str, Any] = names | {"metric_name": "accuracy", "norm": "batch", "best_round": 1, "test": test}
@@ -75,7 +78,7 @@ def keep(file: Path, name: str, cell: Cell, scores: Scores, **found: Any) -> Non
     for phase in ("val", "test"):
         records += [{"round": 1, "site": site, "phase": phase, "metric": score} for site, score in scores.items()]
     with lock_json_lines(file) as locked:
-        locked.append(to_line(name, cell, settings, FinishedRun(file, summary, records)))
+        locked.append(to_line(name, cell, settings, FinishedRun(file, summary, records, facts=facts)))
 
 
 class Place:

@@ -23,7 +23,7 @@ from harmofl.experiments.kept import Kept
 from harmofl.experiments.lines import read_lines
 from harmofl.experiments.report import write_report
 from harmofl.experiments.results import gather
-from harmofl.experiments.runner import make_settle, num_jobs, run_experiment
+from harmofl.experiments.runner import make_fact_finder, num_jobs, run_experiment
 
 WritePlan = Callable[..., Path]
 Started = Callable[[], list[str]]
@@ -136,39 +136,30 @@ def test_results_of_other_images_do_not_count(write_plan: WritePlan, started: St
     experiment = read_experiment(plan, images)
     [cell], out, kept = experiment.cells, tmp_path / "out", Kept(tmp_path / "kept")
     run_experiment(plan, out, data=images)
-    (out / "a" / "seed-0" / "config.toml").write_text(
-        make_settle(ignore)(cell.settings).to_toml()
-    )  # as a run writes it
     kept.keep(experiment, cell, out / "a" / "seed-0")
 
-    assert not gather(experiment, out, settle=make_settle(ignore)).missing
-    assert not gather(experiment, kept=kept, settle=make_settle(ignore)).missing
+    assert not gather(experiment, out, find_facts=make_fact_finder(ignore)).missing
+    assert not gather(experiment, kept=kept, find_facts=make_fact_finder(ignore)).missing
     shutil.copy(images / "site-0" / "p0-0.png", images / "site-0" / "p0-1.png")
-    assert gather(experiment, out, settle=make_settle(ignore)).missing
-    assert gather(experiment, kept=kept, settle=make_settle(ignore)).missing
+    assert gather(experiment, out, find_facts=make_fact_finder(ignore)).missing
+    assert gather(experiment, kept=kept, find_facts=make_fact_finder(ignore)).missing
     (images / "manifest.csv").unlink()
     with pytest.raises(UsageError, match="images"):
         run_experiment(plan, tmp_path / "again", data=images, kept=tmp_path / "kept")
     assert started() == ["a seed-0"]
 
 
-def test_results_of_other_masks_do_not_count_but_those_that_do_not_know_theirs_do(
-    write_plan: WritePlan, started: Started, tmp_path: Path
-) -> None:
+def test_results_of_other_masks_do_not_count(write_plan: WritePlan, started: Started, tmp_path: Path) -> None:
     images = segmentation_folder(tmp_path / "images")
     plan = write_plan('title = "T"\ntask = "segmentation"\npreset = "smoke"\n[[rows]]\nname = "A"\nmethod = "fedavg"\n')
     experiment = read_experiment(plan, images)
-    [cell], out = experiment.cells, tmp_path / "out"
+    [cell], out, kept = experiment.cells, tmp_path / "out", Kept(tmp_path / "kept")
     run_experiment(plan, out, data=images)
-    settings = make_settle(ignore)(cell.settings)
-    as_before = settings.with_values("data", annotations=None)
+    kept.keep(experiment, cell, out / "a" / "seed-0")
+    assert not gather(experiment, kept=kept, find_facts=make_fact_finder(ignore)).missing
     shutil.copy(images / "site-0" / "p0-0-mask.png", images / "site-0" / "p0-1-mask.png")
-    for name, written, missing in (("known", settings, 1), ("unknown", as_before, 0)):
-        (out / "a" / "seed-0" / "config.toml").write_text(written.to_toml())
-        kept = Kept(tmp_path / name)
-        kept.keep(experiment, cell, out / "a" / "seed-0")
-        assert len(gather(experiment, out, settle=make_settle(ignore)).missing) == missing
-        assert len(gather(experiment, kept=kept, settle=make_settle(ignore)).missing) == missing
+    assert gather(experiment, out, find_facts=make_fact_finder(ignore)).missing
+    assert gather(experiment, kept=kept, find_facts=make_fact_finder(ignore)).missing
 
 
 def test_a_variation_that_does_not_fit_the_data_is_a_failed_cell(

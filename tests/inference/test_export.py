@@ -20,6 +20,7 @@ from harmofl.methods.harmonizers import Harmonization
 from harmofl.methods.layers import SMALLEST_RATIO, Band, Harmonizer
 from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import resolve
+from harmofl.tasks.data_facts import find_data_facts
 
 SITES = ("north", "south")
 CASES = [  # every task, band and norm; odd and even sizes
@@ -53,9 +54,9 @@ def written(
     for number, place in enumerate([folder / "sites" / site for site in sites] or [folder]):
         model = found.build_model(resolved.model_copy(update={"seed": number}), chosen)
         model.harmonizer_shape = (3, resolved.data.size, resolved.data.size)
-        write_model(place, lively(model), found, resolved, SITES, 2)
+        write_model(place, lively(model), found, resolved, find_data_facts(resolved), SITES, 2)
     if sites:
-        describe_model(folder, found, resolved, sites, None)
+        describe_model(folder, found, resolved, find_data_facts(resolved), sites, None)
     return folder
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import harmofl
 from folders import dicom_slice
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.data.formats import read_mask, read_scan
 from harmofl.data.preparation import pad_to_size, to_tensor
 from harmofl.data.scans import Scan
@@ -35,6 +36,7 @@ from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import DataSettings, resolve
 
 RANDOM = np.random.default_rng(0)
+FACTS = DataFacts(False, ("north", "south"), 3, ("background", "foreground"))
 SIZE = 32
 
 
@@ -58,7 +60,7 @@ def written(
             layer.running_var.uniform_(0.5, 1.5)  # type: ignore[operator, union-attr]
     if hasattr(model.harmonizer, "amplitude"):
         model.harmonizer.receive({"amplitude": torch.full_like(model.harmonizer.amplitude, 0.4 * SIZE * SIZE)})
-    write_model(folder, model, task, settings, ["north", "south"], 1)
+    write_model(folder, model, task, settings, FACTS, ["north", "south"], 1)
     return folder
 
 
@@ -861,7 +863,7 @@ def test_where_each_site_has_its_model_one_must_be_chosen(tmp_path: Path) -> Non
     for number, site in enumerate(("north", "south")):
         written(folder / "sites" / site, method="fedbn", seed=number)
     task, settings, _ = described(method="fedbn")
-    describe_model(folder, task, settings, ["north", "south"], 1)
+    describe_model(folder, task, settings, FACTS, ["north", "south"], 1)
     picture(tmp_path / "a.png", 60, 60)
     with pytest.raises(UsageError, match=r"one model per site.*north, south"):
         predict(folder, [tmp_path / "a.png"], tmp_path / "out")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError
 from harmofl.reporting.table_formats import latex_escape, to_csv, to_latex, to_markdown, to_rich
 from harmofl.reporting.tables import methods_of, score_table
@@ -186,12 +187,14 @@ def test_a_setting_that_a_file_does_not_name_has_its_default(two_runs: list[Fini
     assert len(score_table([replace(two_runs[0], config="[data]\n"), named]).rows) == 2
 
 
-def test_runs_that_do_not_know_their_masks_share_a_table_with_others(two_runs: list[FinishedRun]) -> None:
-    without, with_own, with_others = "[data]\n", "[data]\nannotations = ['1']\n", "[data]\nannotations = ['2']\n"
+def test_runs_on_different_images_or_masks_do_not_share_a_table(two_runs: list[FinishedRun]) -> None:
     first, second = two_runs
-    assert len(score_table([replace(first, config=without), replace(second, config=with_own)]).rows) == 2
-    with pytest.raises(UsageError, match=r"different data.annotations do not belong in one table"):
-        score_table([replace(first, config=with_others), replace(second, config=with_own)])
+    facts = DataFacts(False, ("A", "B"), 3, ("no", "yes"), ("one",), ("masks",))
+    assert len(score_table([replace(first, facts=facts), replace(second, facts=facts)]).rows) == 2
+    for change in ({"fingerprints": ("two",)}, {"annotations": ("others",)}):
+        others = replace(facts, **change)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"runs with different (images|masks).* do not belong in one table"):
+            score_table([replace(first, facts=facts), replace(second, facts=others)])
 
 
 def test_runs_on_different_data_do_not_share_a_table(two_runs: list[FinishedRun]) -> None:

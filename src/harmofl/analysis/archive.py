@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from harmofl.analysis.results import Landscape, Options, View
+from harmofl.data.facts import DataFacts
 from harmofl.files import write_whole
-from harmofl.settings import DataSettings
 from harmofl.version import __version__
 
 FORMAT = 3
 
 
-def key_of(fingerprints: Sequence[str], labels: Sequence[str], data: DataSettings, options: Options) -> str:
+def key_of(fingerprints: Sequence[str], labels: Sequence[str], facts: DataFacts | None, options: Options) -> str:
     """What the numbers depend on: the runs, in this order, a folder's images and masks, and how they are looked at."""
     parts = {"format": FORMAT, "version": __version__, "runs": list(fingerprints), "labels": list(labels)}
-    seen = {"fingerprints": data.fingerprints, "annotations": data.annotations} if data.folder else {}
+    seen = {"images": facts.images} if facts else {}
     return json.dumps(parts | seen | asdict(options), sort_keys=True)
 
 

@@ -25,6 +25,7 @@ from harmofl.analysis.local_paths import LocalPath, local_path
 from harmofl.analysis.losses import Batches, losses_at, mean_loss, side_by_side
 from harmofl.analysis.planes import DRIFT_POINTS, Look, Progress, drift_view, random_views
 from harmofl.analysis.results import Landscape, Options
+from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import threads
 from harmofl.events import Watch, ignore
@@ -64,9 +65,10 @@ def landscape(
     """
     options = Options(points, span, local_epochs, images, directions, growths, seed)
     loaded = load_runs(runs, device)
-    source, settings = open_images(loaded[0].task, loaded[0].settings)
+    source, _ = open_images(loaded[0].task, loaded[0].settings, loaded[0].finished.facts)
+    facts = source.facts() if isinstance(source, ImageFolder) else None
     labels = [run.label for run in loaded]
-    key = key_of([fingerprint(run.finished) for run in loaded], labels, settings.data, options)
+    key = key_of([fingerprint(run.finished) for run in loaded], labels, facts, options)
     path = out / "landscape.npz"
     result = load_landscape(path, key)
     if result is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harmofl import registry
 from harmofl.analysis.losses import Batch
+from harmofl.data.facts import DataFacts
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import choose_device, to_device
@@ -89,10 +90,12 @@ class LoadedRun:
         return next(self.models[site].parameters()).device
 
 
-def open_images(task: Task, settings: Settings, watch: Watch = ignore) -> tuple[Source, Settings]:
+def open_images(
+    task: Task, settings: Settings, facts: DataFacts | None, watch: Watch = ignore
+) -> tuple[Source, Settings]:
     """Where a finished run's images come from, and its settings with what they decide; other images are refused."""
     sites = task.sites_of(settings.data)
-    trained = TrainingSites(sites, dict(zip(sites, settings.data.fingerprints or (), strict=False)))
+    trained = TrainingSites(sites, dict(zip(sites, facts.fingerprints if facts else (), strict=False)))
     source, complete = open_source(task, settings, sites, watch)
     if isinstance(source, ImageFolder):
         for site in sites:
@@ -122,7 +125,8 @@ def fingerprint(run: FinishedRun) -> str:
 
 
 def _load_run(run: FinishedRun, device: str) -> LoadedRun:
-    settings = resolve(file=run.settings)[0].model_copy(update={"device": device})
+    resolved = resolve(file=run.settings)[0].model_copy(update={"device": device})
+    settings = run.facts.complete(resolved) if run.facts else resolved
     sites = registry.tasks.find(settings.task).sites_of(settings.data)
     if has_one_model(run.model):
         shared = open_model(run.model)
@@ -149,6 +153,8 @@ def _check_common_weights(folder: Path, method: Method, models: Mapping[str, Mod
 
 def _check_comparable(first: LoadedRun, other: LoadedRun) -> None:
     changed = [name for name in differences(first.settings, other.settings) if name.startswith(COMPARED)]
+    if not changed and first.finished.facts and other.finished.facts:
+        changed = list(filter(None, [first.finished.facts.difference(other.finished.facts)]))
     if changed:
         raise UsageError(
             f"{first.finished.folder} and {other.finished.folder} differ in {', '.join(changed)}: "

@@ -89,10 +89,11 @@ class Target:
 def open_target(folder: Path, effort: Effort, seed: int) -> Target:
     """The first site of a finished run."""
     run = read_run(folder)
-    settings, method = resolve(file=run.settings)
+    resolved, method = resolve(file=run.settings)
+    settings = run.facts.complete(resolved) if run.facts else resolved
     chosen = registry.tasks.find(settings.task)
     site = chosen.sites_of(settings.data)[0]
-    train = chosen.load_site(site, settings.data, open_images(chosen, settings)[0]).train
+    train = chosen.load_site(site, settings.data, open_images(chosen, settings, run.facts)[0]).train
     most = max(effort.averaged) + max(effort.others, effort.batch, FEWEST_OTHERS)
     order = torch.randperm(len(train), generator=Generator().manual_seed(seed_of(seed, "privacy")))
     images = train.load(order[: 2 * most])

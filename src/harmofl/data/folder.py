@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from harmofl.data.cache import Cache, default_cache
 from harmofl.data.classes import Classes
 from harmofl.data.decoding import DecodedSite, Recipe, decode_site
 from harmofl.data.division import DividedSite, cut_training, divide_site
+from harmofl.data.facts import DataFacts
 from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_images
 from harmofl.data.images import ImageSet, Parts
 from harmofl.data.layouts.layout import Layout
@@ -93,15 +93,16 @@ class ImageFolder:
             raise UsageError(f"data.channels = {self.data.channels}: the images give {channels}")
         return channels
 
-    def found(self) -> dict[str, Any]:
-        """Settings that the data decide: sites, channels and classes, and how to recognize the same data again."""
-        return {
-            "sites": self.sites,
-            "channels": self.channels,
-            "classes": list(self.classes.names),
-            "fingerprints": [self.fingerprint(site) for site in self.sites],
-            "annotations": [self.annotations(site) for site in self.all_sites],
-        }
+    def facts(self) -> DataFacts:
+        """What was found: sites, channels and classes, and how to recognize the same data again."""
+        return DataFacts(
+            synthetic=False,
+            sites=tuple(self.sites),
+            channels=self.channels,
+            classes=tuple(self.classes.names),
+            fingerprints=tuple(self.fingerprint(site) for site in self.sites),
+            annotations=tuple(self.annotations(site) for site in self.all_sites),
+        )
 
     def fingerprint(self, site: str, trained_as: str | None = None) -> str:
         """A short name for a site's images and how they are split; it tells nothing about them.

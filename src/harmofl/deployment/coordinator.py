@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harmofl import registry
 from harmofl.data.classes import Classes
+from harmofl.data.facts import DataFacts
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
@@ -22,12 +24,10 @@ from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.settings import Settings, Tree, flatten, read_toml, resolve
+from harmofl.settings.schema import AT_THE_SITES
 
 logger = logging.getLogger(__name__)
 
-AT_THE_SITES = "at the sites"
-"""Stands for the folder while settings are put together, as presets have other values for folders than for phantoms."""
-FOUND_AT_SITES = ("sites", "channels", "classes", "site_sizes")
 NO_RUN = "0" * 32
 MOST_CHANNELS, MOST_CLASSES, LONGEST_NAME = 1024, 1024, 100
 
@@ -67,16 +67,16 @@ class RunOptions:
         """Raise an error for settings that only a site, or only a run on one machine, can have."""
         values = flatten(self.file) | dict(self.given)
         for name in ("data.folder", "data.cache", "data.hold_out_site"):
-            if values.get(name) is not None:
+            if values.get(name) not in (None, AT_THE_SITES):
                 raise UsageError(f"{name} = {values[name]!r}: over a network, each site decides where its images are")
 
     def resolve(self, synthetic: bool) -> tuple[Settings, Method]:
         """Resolve the settings as for phantoms, or as for a folder of images whose place only the sites know."""
-        where = {} if synthetic else {"data.folder": AT_THE_SITES}
+        where = {"data.folder": "" if synthetic else AT_THE_SITES}
         settings, method = resolve(self.task, self.method, self.preset, self.file, {**self.given, **where})
         if method.pooled:
             raise UsageError(f"{method.name} needs all images in one place and is not available over a network")
-        return settings.with_values("data", folder=None), method
+        return settings, method
 
 
 def read_options(
@@ -106,18 +106,14 @@ def coordinate(
     """Train over the network and return the summary; `wait`: seconds to wait for all sites, and then for a quorum."""
     options.check()
     wanted, _ = options.resolve(synthetic=False)
-    if resume:  # or an error, before anyone waits
-        read_config(out)
-    else:
-        RunFolder(out).check_unused()
+    RunFolder(out).check_start(resume)  # or an error, before anyone waits
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
         names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
-        settings, method = (
-            resume_settings(options, out) if resume else ask_for_settings(options, wanted, transport, names)
-        )
+        facts = DataFacts.read(RunFolder(out).data) if resume else ask_for_facts(options, wanted, transport, names)
+        settings, method = options.resolve(facts.synthetic)
         watch(ImagesChosen(settings.data.images_used))
-        sites = RunSites(transport, settings.data.sites or names)
-        return run_federation(settings, method, out, resume, watch, transport=nullcontext(sites))
+        sites = RunSites(transport, facts.sites)
+        return run_federation(settings, facts, method, out, resume, watch, transport=nullcontext(sites))
 
 
 def wait_for_quorum(
@@ -134,26 +130,8 @@ def wait_for_quorum(
         return sorted(transport.sites(needed, timeout))
 
 
-def read_config(out: Path) -> Mapping[str, Any]:
-    """Read the settings of a run that is to be resumed."""
-    config = RunFolder(out).config
-    if not config.exists():
-        raise UsageError(f"{out} holds no run to resume: leave out --resume to start one")
-    return flatten(read_toml(config))
-
-
-def resume_settings(options: RunOptions, out: Path) -> tuple[Settings, Method]:
-    """Resolve the settings as they were; what the sites said of their images is in the run's configuration."""
-    before = read_config(out)
-    settings, method = options.resolve(synthetic="data.channels" not in before)
-    known = {name: before[f"data.{name}"] for name in FOUND_AT_SITES if f"data.{name}" in before}
-    return settings.with_values("data", **known), method
-
-
-def ask_for_settings(
-    options: RunOptions, wanted: Settings, transport: Transport, names: Sequence[str]
-) -> tuple[Settings, Method]:
-    """Ask the sites what their images are like, and complete the settings with it."""
+def ask_for_facts(options: RunOptions, wanted: Settings, transport: Transport, names: Sequence[str]) -> DataFacts:
+    """Ask the sites what their images are like."""
     request = Request(NO_RUN, "describe", 0, settings=settings_to_send(wanted))
     replies = list(transport.ask(dict.fromkeys(names, request), wanted.federation.timeout))
     descriptions = {
@@ -168,9 +146,11 @@ def ask_for_settings(
     synthetic = common_value(
         "their images being synthetic", {site: words["synthetic"] for site, words in descriptions.items()}
     )
-    settings, method = options.resolve(synthetic)
-    found = {"sites": list(names)} | ({} if synthetic else combine_descriptions(descriptions, settings))
-    return settings.with_values("data", **found), method
+    settings, _ = options.resolve(synthetic)
+    if synthetic:
+        task = registry.tasks.find(settings.task)
+        return DataFacts(True, tuple(names), task.channels, task.classes)
+    return combine_descriptions(descriptions, settings, names)
 
 
 def is_description(values: Mapping[str, Any]) -> bool:
@@ -187,17 +167,19 @@ def is_description(values: Mapping[str, Any]) -> bool:
     )
 
 
-def combine_descriptions(descriptions: Mapping[str, Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
+def combine_descriptions(
+    descriptions: Mapping[str, Mapping[str, Any]], settings: Settings, names: Sequence[str]
+) -> DataFacts:
     """Decide what depends on the images of all sites together."""
-    channels = common_value("channels", {site: description["channels"] for site, description in descriptions.items()})
-    sizes = settings.data.site_sizes
-    smallest = min(description["num_train"] for description in descriptions.values())
-    return {
-        "channels": channels,
-        "classes": settings.data.classes
-        or join_classes([description["classes"] for description in descriptions.values()]),
-        "site_sizes": smallest if sizes == "smallest" else sizes,
-    }
+    classes = settings.data.classes or join_classes([description["classes"] for description in descriptions.values()])
+    channels = {site: description["channels"] for site, description in descriptions.items()}
+    return DataFacts(
+        synthetic=False,
+        sites=tuple(names),
+        channels=common_value("channels", channels),
+        classes=tuple(classes),
+        smallest_site=min(description["num_train"] for description in descriptions.values()),
+    )
 
 
 def common_value(what: str, values: Mapping[str, Any]) -> Any:

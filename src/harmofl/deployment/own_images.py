@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.data.images import Site
 from harmofl.data.inspection import check_for_training
 from harmofl.data.samples import POOLED
@@ -19,11 +20,10 @@ def describe_images(kit: SiteKit, settings: Settings) -> dict[str, Any]:
     if kit.data is None:
         return {"synthetic": True}
     images = OwnImages.of(kit, settings)
-    data = images.settings.data
     return {
         "synthetic": False,
-        "channels": data.channels,
-        "classes": data.classes,
+        "channels": images.facts.channels,
+        "classes": list(images.facts.classes),
         "num_train": len(images.site.train),
     }
 
@@ -34,34 +34,45 @@ class OwnImages:
 
     site: Site
     settings: Settings
-    fingerprint: str
-    annotations: str
+    facts: DataFacts
 
     @classmethod
     def of(cls, kit: SiteKit, settings: Settings) -> OwnImages:
         """Open them; the folder may call the hospital by another name.
 
-        That name and the fingerprint of its images go into the settings, and so into the hospital's copy of the model,
-        so that `harmofl evaluate` knows which images it was trained on. Of other sites it knows only the names.
+        That name, with what its images are recognized by, stands in the hospital's copy of the model: by them
+        `harmofl evaluate` knows which images it was trained on. Of other sites it knows the names only.
         """
         task, name = registry.tasks.find(settings.task), kit.name
         if kit.data is None:
             site = task.load_site(name, settings.with_values("data", sites=[name]).data)
-            return cls(site, settings, "", "")
-        everyone = settings.with_values("data", sites=None, fingerprints=None)
-        own_name = name_in_folder(kit, task.open_folder(everyone.data).sites)
-        only = settings.with_values("data", sites=[own_name], fingerprints=None)
-        folder = task.open_folder(only.data)
+            sites = tuple(settings.data.sites or [name])
+            return cls(site, settings, DataFacts(True, sites, task.channels, task.classes_of(settings.data)))
+        own_name = name_in_folder(kit, task.open_folder(settings.with_values("data", sites=None).data).sites)
+        folder = task.open_folder(settings.with_values("data", sites=[own_name]).data)
         check_for_training(folder)
-        found = folder.found()
+        found = folder.facts()
         train, val, test = folder.parts(own_name)
-        known = {part: found[part] for part in ("channels", "classes") if getattr(settings.data, part) is None}
         others = [site for site in settings.data.sites or () if site not in (name, own_name)]
-        (fingerprint,), (annotations,) = found["fingerprints"], found["annotations"]
-        prints = [fingerprint, *("" for _ in others)]
-        known |= {"sites": [own_name, *others], "fingerprints": prints, "annotations": None}
+        facts = replace(
+            found,
+            sites=(own_name, *others),
+            channels=settings.data.channels or found.channels,
+            classes=tuple(settings.data.classes or found.classes),
+            fingerprints=(*found.fingerprints, *("" for _ in others)),
+        )
         site = Site(name, train, {name: val}, {name: test}, {name: train})
-        return cls(site, settings.with_values("data", **known), fingerprint, annotations)
+        return cls(site, facts.complete(settings), facts)
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the site's images and their split from others; empty for synthetic ones."""
+        return self.facts.fingerprints[0] if self.facts.fingerprints else ""
+
+    @property
+    def annotations(self) -> str:
+        """What tells the site's masks or labels from others; empty for synthetic images."""
+        return self.facts.annotations[0] if self.facts.annotations else ""
 
 
 def name_in_folder(kit: SiteKit, there: list[str]) -> str:

@@ -152,6 +152,7 @@ class Participant:
             model_folder=self.kit.model(run),
             tell=self._report,
             keeps_model=True,
+            facts=images.facts,
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError
 from harmofl.experiments.plan import Plan, Row, Variation, check_distinct, read_plan
 from harmofl.files import folder_name
@@ -17,8 +18,8 @@ from harmofl.settings import Settings, flatten, merge, resolve
 
 UNVARIED = Variation(name="as it is")
 
-Settle = Callable[[Settings], Settings]
-"""Puts what is found in a cell's images into its settings."""
+FindFacts = Callable[[Settings], DataFacts | None]
+"""Looks at the images that settings name."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Cell:
     """Empty if nothing varies."""
     held_out: str | None
     settings: Settings
+    facts: DataFacts | None = None
+    """What was found in the images; None if nobody has looked yet."""
 
     @property
     def seed(self) -> int:
@@ -55,6 +58,10 @@ class Cell:
     def change_settings(self, change: Callable[[Settings], Settings]) -> Cell:
         """The same cell with other settings."""
         return replace(self, settings=change(self.settings))
+
+    def add_facts(self, find: FindFacts) -> Cell:
+        """The same cell with what is found in its images."""
+        return replace(self, facts=find(self.settings))
 
     def __str__(self) -> str:
         """The cell's name in messages."""

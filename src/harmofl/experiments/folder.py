@@ -12,7 +12,7 @@ from harmofl.experiments.cells import Experiment
 from harmofl.experiments.kept import agree
 from harmofl.experiments.state import is_experiment, read_state
 from harmofl.files import claim, remove_parts
-from harmofl.runs.finished import read_settings
+from harmofl.runs.finished import read_facts, read_settings
 
 
 @contextmanager
@@ -54,7 +54,8 @@ def _check_same(out: Path, experiment: Experiment) -> None:
     changed = [f"{name} = {was!r}, not {now!r}" for name, (was, now) in fields.items() if was != now]
     for cell in experiment.cells:
         was_started = (out / cell.path / "config.toml").exists()
-        if was_started and not agree(cell.settings, read_settings(out / cell.path)):
+        place = out / cell.path
+        if was_started and not agree(cell, read_settings(place), read_facts(place)):
             changed.append(f"{cell.path} was run with other settings")
     if changed:
         raise UsageError(f"{out} holds another experiment ({'; '.join(changed)}): choose another --out")

@@ -7,22 +7,22 @@ that result stands in: a grid can be filled over several days, and experiments s
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from harmofl import registry
 from harmofl.data.cache import digest
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import Cell, Experiment
 from harmofl.experiments.json_lines import lock_json_lines, read_json_lines
 from harmofl.experiments.kept_rounds import from_rounds, to_rounds
-from harmofl.runs.finished import FinishedRun, read_run, read_settings, validate_settings
-from harmofl.settings import Settings, Tree, differences, flatten, merge, nest
-from harmofl.settings.schema import FOUND_IN_DATA, FREE_TO_CHANGE
+from harmofl.runs.finished import FinishedRun, read_facts, read_run, read_settings, validate_settings
+from harmofl.settings import Settings, Tree, differences, flatten, nest
+from harmofl.settings.schema import FREE_TO_CHANGE
 
 END = ".jsonl"
 PATHS = ("data.folder", "data.cache", "model.initial")
@@ -35,9 +35,11 @@ class KeptCell:
     place: Path
     """The file, and the cell's name in it: `results/table-nuclei.jsonl/fedavg/seed-0`."""
     tree: Tree
-    """The settings that change results, and the facts about the images."""
+    """The settings that change results."""
     settings: Settings
     """The same, validated; settings that the method has gained since have their defaults."""
+    facts: DataFacts
+    """What was found in the images."""
     summary: Mapping[str, Any]
     rounds: Mapping[str, Any]
 
@@ -46,16 +48,15 @@ class KeptCell:
         """Read a line of a file."""
         try:
             place = file / line["cell"]
-            facts = line["data"]
-            known = {} if facts["synthetic"] else {name: facts[name] for name in FOUND_IN_DATA if name in facts}
-            tree = merge(line["settings"], {"data": known})
-            return cls(place, tree, validate_settings(tree, place), line["summary"], line["rounds"])
+            tree, facts = line["settings"], DataFacts.from_json(line["data"])
+            return cls(place, tree, validate_settings(tree, place), facts, line["summary"], line["rounds"])
         except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{file} holds a line that no experiment has written: {error!r}") from None
 
     def run(self) -> FinishedRun:
         """The cell in the form of a finished run."""
-        return FinishedRun(self.place, self.summary, list(from_rounds(self.rounds)), tomli_w.dumps(self.tree))
+        records = list(from_rounds(self.rounds))
+        return FinishedRun(self.place, self.summary, records, tomli_w.dumps(self.tree), self.facts)
 
 
 class Kept:
@@ -70,10 +71,10 @@ class Kept:
 
         If the settings leave open which images are meant, results of different images are an error.
         """
-        own, data = self._file(experiment) / cell.path, cell.settings.data
-        agreeing = [kept for kept in self._cells if agree(cell.settings, kept.settings, paths=False)]
+        own = self._file(experiment) / cell.path
+        agreeing = [kept for kept in self._cells if agree(cell, kept.settings, kept.facts, paths=False)]
         agreeing.sort(key=lambda kept: kept.place != own)
-        if data.folder and not data.fingerprints and differ_in_images(kept.tree for kept in agreeing):
+        if cell.settings.data.folder and len({images_of(kept.facts) for kept in agreeing}) > 1:
             named = ", ".join(str(kept.place) for kept in agreeing)
             raise UsageError(f"{cell}: kept results of different images: {named}; remove those that are outdated")
         return agreeing[0] if agreeing else None
@@ -81,13 +82,14 @@ class Kept:
     def keep(self, experiment: Experiment, cell: Cell, run: Path) -> KeptCell:
         """Append a finished run's settings, summary and rounds, unless they are there already."""
         file = self._file(experiment)
-        settings = drop_paths(read_settings(run))
+        settings, facts = drop_paths(read_settings(run)), read_facts(run)
         with lock_json_lines(file) as locked:
             there = [KeptCell.from_line(file, line) for line in locked.lines]
-            kept = next((kept for kept in there if not differences(kept.settings, settings)), None)
+            same = (kept for kept in there if images_of(kept.facts) == images_of(facts))
+            kept = next((kept for kept in same if not differences(kept.settings, settings)), None)
             if kept is None:
                 taken = any(kept.place == file / cell.path for kept in there)  # by another preset, or other images
-                name = f"{cell.path}-{digest(settings.to_toml())[:8]}" if taken else cell.path
+                name = f"{cell.path}-{digest(settings.to_toml(), images_of(facts))[:8]}" if taken else cell.path
                 locked.append(to_line(name, cell, settings, read_run(run)))
                 kept = KeptCell.from_line(file, locked.lines[-1])
         self._cells.append(kept)
@@ -99,29 +101,16 @@ class Kept:
 
 def to_line(name: str, cell: Cell, settings: Settings, run: FinishedRun) -> dict[str, Any]:
     """What is kept of a cell: what was found in its images stands apart from what was chosen."""
-    facts = _facts_of(settings)
-    free = {*FREE_TO_CHANGE, *([] if facts["synthetic"] else [f"data.{name}" for name in facts])}
     values = flatten(tomllib.loads(settings.to_toml()))
-    chosen = {setting: value for setting, value in values.items() if setting not in free}
     return {
         "cell": name,
         "label": cell.label,
         "seed": cell.seed,
-        "settings": nest(chosen),
-        "data": facts,
+        "settings": nest({setting: value for setting, value in values.items() if setting not in FREE_TO_CHANGE}),
+        "data": run.facts.to_json() if run.facts else {},
         "summary": dict(run.summary),
         "rounds": to_rounds(run.records),
     }
-
-
-def _facts_of(settings: Settings) -> dict[str, Any]:
-    """What was found in the images, or is known of a phantom's."""
-    data, task = settings.data, registry.tasks.find(settings.task)
-    if data.is_synthetic:
-        sites, classes = list(task.sites_of(data)), list(task.classes_of(data))
-        return {"synthetic": True, "sites": sites, "channels": task.channels, "classes": classes}
-    found = {name: getattr(data, name) for name in FOUND_IN_DATA}
-    return {"synthetic": False} | {name: value for name, value in found.items() if value is not None}
 
 
 def read_kept_cells(file: Path) -> list[KeptCell]:
@@ -154,23 +143,28 @@ def drop_paths(settings: Settings) -> Settings:
     return elsewhere.with_values("model", initial=Path(initial).name if initial else None)
 
 
-def agree(planned: Settings, done: Settings, paths: bool = True) -> bool:
-    """Whether a finished run is the planned one; with `paths`, its images must lie in the same folder, too."""
+def agree(cell: Cell, done: Settings, facts: DataFacts | None, paths: bool = True) -> bool:
+    """Whether a finished run is the planned cell; with `paths`, its images must lie in the same folder, too.
+
+    What the cell leaves open of its images, as nobody has looked at them yet, may be anything.
+    """
+    planned = cell.settings
     if (planned.seed, planned.task, planned.method) != (done.seed, done.task, done.method):  # seen at once, as most do
         return False
-    if not paths:
-        if bool(planned.data.folder) != bool(done.data.channels):  # known once a folder was read, never of a phantom
-            return False
-        changed = differences(drop_paths(planned), drop_paths(done))
-    else:
-        changed = differences(planned, done)
-    if not planned.data.folder:
-        return not changed
-    values = flatten(planned.model_dump(mode="json"))
-    return all(name.removeprefix("data.") in FOUND_IN_DATA and values[name] is None for name in changed)
+    if bool(planned.data.folder) == (facts is None or facts.synthetic):
+        return False
+    if cell.facts and images_of(cell.facts) != images_of(facts):
+        return False
+    settings = [_complete(planned, cell.facts), _complete(done, facts)]
+    changed = differences(*(settings if paths else map(drop_paths, settings)))
+    undecided = ("sites", "channels", "classes") if planned.data.folder and cell.facts is None else ()
+    return set(changed) <= {f"data.{name}" for name in undecided if getattr(planned.data, name) is None}
 
 
-def differ_in_images(each: Iterable[Tree]) -> bool:
-    """Whether runs used different images, or different masks or labels."""
-    facts = ([tree["data"].get(name) for name in ("fingerprints", "annotations")] for tree in each)
-    return len(set(map(str, facts))) > 1
+def _complete(settings: Settings, facts: DataFacts | None) -> Settings:
+    return settings if facts is None or facts.synthetic else facts.complete(settings)
+
+
+def images_of(facts: DataFacts | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What tells a run's images, masks and labels from those of others; nothing tells synthetic ones."""
+    return facts.images if facts else ((), ())

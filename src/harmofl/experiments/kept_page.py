@@ -18,7 +18,7 @@ from pathlib import Path
 from harmofl import registry
 from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
-from harmofl.experiments.kept import Kept, differ_in_images
+from harmofl.experiments.kept import Kept, images_of
 from harmofl.experiments.kept_blocks import END, Block, read_blocks
 from harmofl.experiments.kept_figures import Drawing, drawings_of
 from harmofl.experiments.kept_summary import summary_table
@@ -165,7 +165,7 @@ class KeptPage:
 def _check_same_images(results: Results) -> None:
     """Raise an error for cells of different images in one table: a plan without its folder matches them all."""
     experiment, runs = results.experiment, results.runs.values()
-    if experiment.data and not experiment.plan.hold_out and differ_in_images(run.settings for run in runs):
+    if experiment.data and not experiment.plan.hold_out and len({images_of(run.facts) for run in runs}) > 1:
         names = ", ".join(str(run.folder) for run in runs)
         raise UsageError(f"{experiment.name}: kept results of different images in one table: {names}")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tomli_w
 
+from harmofl.data.facts import DataFacts
 from harmofl.experiments.kept import PATHS, is_kept, read_kept
 from harmofl.experiments.state import read_state
 from harmofl.reporting.experiment_figures import Point, Setting
@@ -27,7 +28,7 @@ class Line:
 
 
 def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
-    """Prepare runs for one table: the labels tell them apart, so that settings in which they differ are dropped."""
+    """Prepare runs for one table: the labels tell them apart, so that settings and facts that differ are dropped."""
     runs = [line.run.with_label(line.label) for line in lines]
     if any(line.held_out for line in lines):
         runs = _join_held_out_sites(lines)
@@ -36,11 +37,13 @@ def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
     names = dict.fromkeys(name for values in settings for name in values if name.startswith("data."))
     dropped = {name for name in names if len({str(values.get(name)) for values in settings}) > 1} | set(PATHS)
     where = {"data.folder": Path(data).name} if data else {}
+    same_images = len({run.facts for run in runs}) < 2
     return [
         replace(
             run,
             summary={**run.summary, "norm": run.norm if one_norm else ""},
             config=tomli_w.dumps(nest({name: values[name] for name in values if name not in dropped} | where)),
+            facts=run.facts if same_images else DataFacts(run.is_synthetic, sites=(), channels=0, classes=()),
         )
         for run, values in zip(runs, settings, strict=True)
     ]

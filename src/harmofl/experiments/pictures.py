@@ -14,7 +14,7 @@ from harmofl.events import Watch, ignore
 from harmofl.experiments.finding import find_runs
 from harmofl.reporting.pictures import draw_appearance, draw_cases
 from harmofl.settings import resolve
-from harmofl.tasks.data_facts import fill_in_data_facts
+from harmofl.tasks.data_facts import find_data_facts
 
 
 def draw_pictures(
@@ -41,4 +41,4 @@ def draw_pictures(
     chosen = [parse_band(str(band)) for band in bands or ("dc", "full")]
     overrides = dict(settings or {}) | ({"data.folder": os.path.abspath(data)} if data else {})
     resolved, _ = resolve(task, "fedavg", preset, overrides=overrides)
-    return draw_appearance(fill_in_data_facts(resolved, watch), chosen, out, device, watch)
+    return draw_appearance(find_data_facts(resolved, watch).complete(resolved), chosen, out, device, watch)

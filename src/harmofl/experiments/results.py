@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harmofl.experiments.cells import Cell, Experiment, Settle
+from harmofl.experiments.cells import Cell, Experiment, FindFacts
 from harmofl.experiments.kept import Kept, agree
 from harmofl.experiments.lines import Line, label_runs
 from harmofl.reporting.comparisons import Comparison, compare_with
 from harmofl.reporting.tables import methods_of
-from harmofl.runs.finished import FinishedRun, read_run, read_settings
+from harmofl.runs.finished import FinishedRun, read_facts, read_run, read_settings
 from harmofl.runs.folder import RunFolder
 
 
@@ -88,15 +88,15 @@ def gather(
     experiment: Experiment,
     out: Path | None = None,
     kept: Kept | None = None,
-    settle: Settle = lambda settings: settings,
+    find_facts: FindFacts = lambda settings: None,
 ) -> Results:
     """Gather the cells that are done already, in the experiment's folder or among kept results.
 
-    `settle` puts what the images decide into a cell's settings, so that results of other images do not count.
+    `find_facts` looks at a cell's images, so that results of other images do not count.
     """
     results = Results(experiment)
     for planned in experiment.cells:
-        cell = planned.change_settings(settle)
+        cell = planned.add_facts(find_facts)
         folder = out / cell.path if out else None
         if folder and is_done(cell, folder):
             results.runs[cell.path] = read_run(folder)
@@ -107,4 +107,4 @@ def gather(
 
 def is_done(cell: Cell, folder: Path) -> bool:
     """Whether a folder holds the finished run of a cell."""
-    return RunFolder(folder).summary.exists() and agree(cell.settings, read_settings(folder))
+    return RunFolder(folder).summary.exists() and agree(cell, read_settings(folder), read_facts(folder))

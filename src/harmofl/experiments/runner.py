@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from harmofl.data.facts import DataFacts
 from harmofl.devices import num_cores
 from harmofl.errors import RunError, UsageError
 from harmofl.events import CellFinished, ExperimentProgressed, RunningCell, Watch, ignore
-from harmofl.experiments.cells import Cell, Experiment, Settle, read_experiment
+from harmofl.experiments.cells import Cell, Experiment, FindFacts, read_experiment
 from harmofl.experiments.folder import hold_folder
 from harmofl.experiments.kept import Kept
 from harmofl.experiments.plan import copy_plan
@@ -19,8 +20,8 @@ from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
 from harmofl.experiments.writing import write_results
 from harmofl.runs.finished import read_run
-from harmofl.settings import DataSettings, Settings, flatten, resolve
-from harmofl.tasks.data_facts import fill_in_data_facts
+from harmofl.settings import Settings, flatten, resolve
+from harmofl.tasks.data_facts import find_data_facts
 
 PAUSE = 0.2
 """Seconds between two looks at the processes."""
@@ -48,14 +49,14 @@ def run_experiment(
         if experiment.plan.shows == "samples":
             copy_plan(Path(file), out)
             return _draw_samples(experiment, out, watch)
-        settle = make_settle(watch)  # before any process, so that images are decoded once
-        errors = find_data_errors(experiment, settle)
+        find_facts = make_fact_finder(watch)  # before any process, so that images are decoded once
+        errors = find_data_errors(experiment, find_facts)
         copy_plan(Path(file), out)
         usable = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.path not in errors))
-        results = replace(gather(usable, out, store, settle), experiment=experiment)
+        results = replace(gather(usable, out, store, find_facts), experiment=experiment)
         try:
             if store:
-                _keep_finished(results, out, store, settle)
+                _keep_finished(results, out, store, find_facts)
             write_results(results, out)
             runner = Runner(results, errors, out, store, watch)
             runner.run(num_jobs(jobs, runner.todo))
@@ -64,31 +65,31 @@ def run_experiment(
     return results
 
 
-def make_settle(watch: Watch) -> Settle:
-    """Return a function that adds facts about the images to settings, and opens the same images only once."""
-    found: dict[str, DataSettings | UsageError] = {}
+def make_fact_finder(watch: Watch) -> FindFacts:
+    """Return a function that looks at the images that settings name, and opens the same images only once."""
+    found: dict[str, DataFacts | UsageError] = {}
 
-    def settle(settings: Settings) -> Settings:
+    def find_facts(settings: Settings) -> DataFacts:
         key = f"{settings.task} {settings.data.model_dump_json()}"
         if key not in found:
             try:
-                found[key] = fill_in_data_facts(settings, watch).data
+                found[key] = find_data_facts(settings, watch)
             except UsageError as error:
                 found[key] = error
-        data = found[key]
-        if isinstance(data, UsageError):
-            raise data
-        return settings.model_copy(update={"data": data})
+        facts = found[key]
+        if isinstance(facts, UsageError):
+            raise facts
+        return facts
 
-    return settle
+    return find_facts
 
 
-def find_data_errors(experiment: Experiment, settle: Settle) -> dict[str, str]:
+def find_data_errors(experiment: Experiment, find_facts: FindFacts) -> dict[str, str]:
     """Return why cells cannot be run with their data, by path; raise it if it is the same for all of them."""
     errors: dict[str, str] = {}
     for cell in experiment.cells:
         try:
-            cell.change_settings(settle)
+            cell.add_facts(find_facts)
         except UsageError as error:
             errors[cell.path] = str(error)
     if len(errors) == len(experiment.cells) and len(set(errors.values())) == 1:
@@ -104,7 +105,7 @@ def _draw_samples(experiment: Experiment, out: Path, watch: Watch) -> Results:
     folder = {"data.folder": experiment.data} if experiment.data else {}
     values = flatten(experiment.plan.settings) | folder
     settings, _ = resolve(experiment.plan.task, "fedavg", experiment.preset, overrides=values)
-    draw_samples(fill_in_data_facts(settings, watch), out / FOLDER, watch)
+    draw_samples(find_data_facts(settings, watch).complete(settings), out / FOLDER, watch)
     results = Results(experiment)
     write_results(results, out)
     return results
@@ -117,13 +118,13 @@ def num_jobs(wanted: int | None, cells: Sequence[Cell]) -> int:
     return most if wanted is None else max(1, min(wanted, most))
 
 
-def _keep_finished(results: Results, out: Path, store: Kept, settle: Settle) -> None:
+def _keep_finished(results: Results, out: Path, store: Kept, find_facts: FindFacts) -> None:
     """Keep cells that an earlier run finished but did not keep: it was killed just then, or kept nothing."""
     experiment = results.experiment
     here = [cell for cell in experiment.cells if cell.path in results.runs]
     for cell in here:
         own = out / cell.path
-        if results.runs[cell.path].folder == own and not store.find(experiment, cell.change_settings(settle)):
+        if results.runs[cell.path].folder == own and not store.find(experiment, cell.add_facts(find_facts)):
             store.keep(experiment, cell, own)
 
 

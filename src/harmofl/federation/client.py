@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor
 from torch.optim import Optimizer
 
+from harmofl.data.facts import DataFacts
 from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory, to_device
 from harmofl.errors import UsageError
@@ -72,12 +73,17 @@ class Client:
         model_folder: Path,
         tell: Tell = describe_fully,
         keeps_model: bool = False,
+        facts: DataFacts | None = None,
     ) -> None:
-        """`keeps_model`: write the selected model at the site, also where the server has all of it."""
+        """`keeps_model`: write the selected model at the site, also where the server has all of it.
+
+        `facts`: of the images, for the description of a model that is written here.
+        """
         self.site = site
         self.task = task
         self.method = method
         self.settings = settings
+        self.facts = facts
         self.model = model
         self.store = store
         self.model_folder = model_folder
@@ -243,9 +249,9 @@ class Client:
         scores = {}
         for name, images in self.site.test.items():
             with self._adapt_to(name):
-                if self.keeps_model:
+                if self.keeps_model and self.facts:
                     folder = self.model_folder if name == self.site.name else self.model_folder.with_name(name)
-                    write_model(folder, self.model, self.task, self.settings, [name], round_number)
+                    write_model(folder, self.model, self.task, self.settings, self.facts, [name], round_number)
                 scores[name] = self._score(images, thorough=True)
         return {"test": scores}
 

@@ -61,7 +61,8 @@ class Reply:
 
 def settings_to_send(settings: Settings) -> dict[str, Any]:
     """Settings as they travel, without paths of the server's: the weights of the model to start from are sent."""
-    return settings.with_values("model", initial=None).with_values("plugins", files=[]).model_dump(mode="json")
+    here = settings.with_values("model", initial=None).with_values("plugins", files=[])
+    return here.with_values("data", folder=None, cache=None).model_dump(mode="json")
 
 
 Message = TypeVar("Message", Request, Reply)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import nn
 
+from harmofl.data.facts import DataFacts
 from harmofl.errors import RunError, UsageError
 from harmofl.events import RoundsFinished, RunStarted, Watch, event_of, ignore
 from harmofl.federation.client import sites_differ
@@ -256,9 +257,9 @@ class Server:
 
     def _write_model(self, chosen: Progress, selection: Selection) -> None:
         """Write the whole model, or its description if every site has its own (it wrote that itself)."""
-        best = None if selection.per_site else chosen.round
+        best, facts = None if selection.per_site else chosen.round, DataFacts.read(self.folder.data)
         if self.sites_differ:
-            describe_model(self.folder.model, self.task, self.settings, self.site_names, best)
+            describe_model(self.folder.model, self.task, self.settings, facts, self.site_names, best)
             return
         model = self.task.build_model(self.settings, self.method)
         load(model.network, chosen.state)
@@ -266,7 +267,7 @@ class Server:
         for name, piece in self.pieces.items():
             piece.receive(model, memories[name])
         model.harmonizer.freeze()
-        write_model(self.folder.model, model, self.task, self.settings, self.site_names, best)
+        write_model(self.folder.model, model, self.task, self.settings, facts, self.site_names, best)
 
 
 def check_pieces(method: Method, model: Model) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, ignore
@@ -20,7 +21,8 @@ from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import read_description
 from harmofl.settings import Settings, nest, read_toml, resolve
-from harmofl.tasks.data_facts import adapt_to_folder, fill_in_data_facts
+from harmofl.settings.schema import AT_THE_SITES
+from harmofl.tasks.data_facts import find_data_facts
 
 
 def train(
@@ -53,11 +55,10 @@ def train(
     file = read_toml(Path(config)) if config else {}
     load_plugins([*plugins_in(file), *plugins_in(nest(overrides))])
     resolved, chosen = resolve(task, method, preset, file, overrides)
-    if resolved.data.folder:
-        resolved = resolved.with_values("data", folder=os.path.abspath(resolved.data.folder))
-    resolved = adapt_to_folder(resolved, file, overrides)
+    if resolved.data.folder not in (None, AT_THE_SITES):
+        resolved = resolved.with_values("data", folder=os.path.abspath(str(resolved.data.folder)))
     check_start(resolved, Path(out), resume)
-    return run_federation(fill_in_data_facts(resolved, watch), chosen, Path(out), resume, watch)
+    return run_federation(resolved, find_data_facts(resolved, watch), chosen, Path(out), resume, watch)
 
 
 def check_start(settings: Settings, out: Path, resume: bool) -> None:
@@ -69,7 +70,8 @@ def check_start(settings: Settings, out: Path, resume: bool) -> None:
 
 
 def run_federation(
-    settings: Settings,
+    chosen: Settings,
+    facts: DataFacts,
     method: Method,
     out: Path,
     resume: bool,
@@ -77,6 +79,7 @@ def run_federation(
     transport: AbstractContextManager[Transport] | None = None,
 ) -> Record:
     """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated."""
+    settings = facts.complete(chosen)
     check_device(settings.device)
     if transport is None:
         _check_method_travels(method, settings)
@@ -86,7 +89,7 @@ def run_federation(
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(model.network, Path(settings.model.initial))
     folder = RunFolder(out)
-    identifier = folder.begin(settings, resume)
+    identifier = folder.begin(chosen, facts, resume)
     try:
         if resume and folder.summary.exists():
             return folder.read_summary()

@@ -14,6 +14,7 @@ from harmofl.federation.client import Client, describe_fully
 from harmofl.federation.messages import Reply, Request
 from harmofl.files import find_disk_failure, what_failed
 from harmofl.methods.method import Method
+from harmofl.runs.finished import read_facts
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
 
@@ -78,6 +79,7 @@ class Clients:
                 task=task,
                 method=self.method,
                 settings=self.settings,
+                facts=read_facts(run.path),
                 model=model or task.build_model(self.settings, self.method),
                 store=run.site_store(site),
                 model_folder=run.model / "sites" / site,

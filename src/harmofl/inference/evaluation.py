@@ -73,9 +73,8 @@ class TrainingSites:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> TrainingSites:
         """Those of a model's description; a site's own model was trained with the others too."""
-        data = description["settings"]["data"]
-        sites = tuple(data.get("sites") or description["sites"])
-        return cls(sites, dict(zip(sites, data.get("fingerprints") or (), strict=False)))
+        trained_on = description["trained_on"]
+        return cls(tuple(trained_on["sites"]), dict(zip(trained_on["sites"], trained_on["fingerprints"], strict=False)))
 
     def check(self, site: str, images: ImageFolder, hint: str = NAME_A_PART) -> None:
         """Raise an error if it is unknown which images were trained on: a split depends on the images and the name."""
@@ -96,7 +95,7 @@ def open_source(task: Task, settings: Settings, limited: Sequence[str], watch: W
     source = task.open_folder(settings.data, watch, limited)
     announce_images(settings.data, watch)
     check_for_scoring(source)
-    return source, settings.with_values("data", **source.found())
+    return source, source.facts().complete(settings)
 
 
 def warn_of_strange_images(source: ImageFolder, site: str, description: Mapping[str, Any]) -> None:
@@ -117,7 +116,7 @@ def settings_for(
     tree = dict(description["settings"])
     if data is not None:
         # Its own sites, but the model's channels and classes: those are built into it.
-        dropped = ("sites", "hold_out_site", "fingerprints")
+        dropped = ("sites", "hold_out_site")
         kept = {name: value for name, value in tree["data"].items() if name not in dropped}
         tree["data"] = kept | {"folder": os.path.abspath(data)}
     elif not description.get("synthetic", True):

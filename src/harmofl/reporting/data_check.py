@@ -16,7 +16,6 @@ from harmofl.events import Watch, ignore
 from harmofl.files import write_whole
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.settings import Settings, read_toml, resolve
-from harmofl.tasks.data_facts import adapt_to_folder
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ def _settings_for(
     file = read_toml(config) if config else {}
     load_plugins(plugins_in(file))
     resolved, _ = resolve(task, "fedavg", preset, file, overrides)
-    return adapt_to_folder(resolved, file, overrides)
+    return resolved
 
 
 def _write_sheet(path: Path, task: Task, folder: ImageFolder) -> Path | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from harmofl.errors import UsageError
 from harmofl.runs.finished import FinishedRun
 from harmofl.settings import DataSettings
-from harmofl.settings.schema import NOT_ALWAYS_KNOWN
 from harmofl.tasks.scores import Score
 
 REFERENCES = ("local", "centralized")
@@ -82,11 +81,13 @@ def _check_comparable(runs: Sequence[FinishedRun]) -> None:
     usual = DataSettings().model_dump(mode="json")  # for what a run's file does not name
     data = [usual | run.settings["data"] for run in runs if "data" in run.settings]
     for name in dict.fromkeys(name for settings in data for name in settings):
-        may_lack = f"data.{name}" in NOT_ALWAYS_KNOWN
-        each = [settings.get(name) for settings in data]
-        values = sorted({str(value) for value in each if value is not None or not may_lack})
+        values = sorted({str(settings.get(name)) for settings in data})
         if len(values) > 1:
             raise UsageError(f"runs with different data.{name} do not belong in one table: {', '.join(values)}")
+    known = [run.facts for run in runs if run.facts]
+    for other in known[1:]:
+        if what := known[0].difference(other):
+            raise UsageError(f"runs with different {what} do not belong in one table")
 
 
 def _check_seeds_differ(label: str, runs: Sequence[FinishedRun]) -> None:

@@ -124,9 +124,7 @@ def _failures(runs: Sequence[FinishedRun]) -> list[str]:
 
 
 def _phantoms(runs: Sequence[FinishedRun]) -> list[str]:
-    data = [run.settings["data"] for run in runs if "data" in run.settings]
-    sources = [values.get("folder") or values.get("channels") for values in data]  # a folder may be untold, elsewhere
-    if not sources or any(sources):
+    if not all(run.is_synthetic for run in runs):
         return []
     return ["The images are phantoms, made by this software: they show how methods behave, not how well they diagnose."]
 

@@ -14,13 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError, describe
 from harmofl.settings import Settings, Tree, read_toml
 from harmofl.tasks.scores import Score, score_in
 
 Record = Mapping[str, Any]
 
-CONFIG, RECORDS, SUMMARY = "config.toml", "records.jsonl", "summary.json"
+CONFIG, DATA, RECORDS, SUMMARY = "config.toml", "data.json", "records.jsonl", "summary.json"
 
 _AGGREGATES = ("average", "std")
 _REQUIRED = ("task", "method", "seed", "metric_name", "test")
@@ -34,6 +35,8 @@ class FinishedRun:
     summary: Mapping[str, Any]
     records: Sequence[Record]
     config: str = ""
+    facts: DataFacts | None = None
+    """What was found in the images."""
 
     @property
     def model(self) -> Path:
@@ -85,8 +88,14 @@ class FinishedRun:
 
     @functools.cached_property
     def full_settings(self) -> Settings:
-        """The settings, validated; those that the method has got since have their defaults."""
-        return validate_settings(self.settings, self.folder / CONFIG)
+        """The settings, validated, with what the images decide; those that the method has got since have defaults."""
+        chosen = validate_settings(self.settings, self.folder / CONFIG)
+        return self.facts.complete(chosen) if self.facts else chosen
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the images were made by this software."""
+        return self.facts is not None and self.facts.synthetic
 
     @property
     def scores(self) -> dict[str, float]:
@@ -112,6 +121,7 @@ def read_run(folder: Path | str) -> FinishedRun:
         summary=read_summary(folder / SUMMARY),
         records=_read_records(folder / RECORDS),
         config=_read_config(folder / CONFIG),
+        facts=read_facts(folder),
     )
 
 
@@ -131,8 +141,14 @@ def read_summary(path: Path) -> dict[str, Any]:
     return summary
 
 
+def read_facts(folder: Path) -> DataFacts | None:
+    """What a run found in its images; None if it has not looked at them yet."""
+    path = folder / DATA
+    return DataFacts.read(path) if path.exists() else None
+
+
 def read_settings(folder: Path) -> Settings:
-    """The settings of a run, finished or not; those that its method has got since have their defaults."""
+    """The settings that a run was given; those that its method has got since have their defaults."""
     return validate_settings(read_toml(folder / CONFIG), folder / CONFIG)
 
 

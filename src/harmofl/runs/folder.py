@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harmofl.data.facts import DataFacts
 from harmofl.errors import RunError, UsageError, describe
 from harmofl.files import claim, remove_parts, write_whole
 from harmofl.runs.store import Store
@@ -34,6 +35,11 @@ class RunFolder:
         return self.path / "config.toml"
 
     @property
+    def data(self) -> Path:
+        """What was found in the images."""
+        return self.path / "data.json"
+
+    @property
     def records(self) -> Path:
         """One JSON object a line."""
         return self.path / "records.jsonl"
@@ -52,9 +58,9 @@ class RunFolder:
         """What a site keeps between rounds."""
         return Store(self.path / "checkpoint" / "sites" / site)
 
-    def begin(self, settings: Settings, resume: bool) -> str:
+    def begin(self, settings: Settings, facts: DataFacts, resume: bool) -> str:
         """Claim the folder for a new run, or for one to go on with; return the run's identifier."""
-        check = partial(self._check_resumable, settings) if resume else self.check_unused
+        check = partial(self._check_resumable, settings, facts) if resume else self.check_unused
         try:
             check()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -63,6 +69,8 @@ class RunFolder:
             remove_parts(self.path)
             if not resume:
                 write_whole(self.config, settings.to_toml())
+            if not self.data.exists():
+                facts.write(self.data)
             return self._identifier()
         except OSError as error:
             self.release()
@@ -89,21 +97,20 @@ class RunFolder:
             )
             raise UsageError(f"{self.path} {reason} choose another --out")
 
-    def _check_resumable(self, settings: Settings) -> None:
+    def _check_resumable(self, settings: Settings, facts: DataFacts) -> None:
         self.check_start(resume=True)
         try:
             before = Settings.model_validate(read_toml(self.config))
         except ValidationError as error:
             raise UsageError(f"{self.config}: {describe(error)}") from None
         changed = differences(before, settings)
-        if changed and set(changed) <= {"data.fingerprints", "data.annotations"}:
-            what = "images or their split" if "data.fingerprints" in changed else "masks, labels or images held out"
-            raise UsageError(f"{self.path}: the {what} have changed since the run began")
         if changed:
             raise UsageError(
                 f"{self.path} was started with other settings ({', '.join(changed)}): "
                 f"resume with {self.config}, or choose another --out"
             )
+        if self.data.exists() and (what := facts.difference(DataFacts.read(self.data))):
+            raise UsageError(f"{self.path}: the {what} have changed since the run began")
 
     def _claim(self) -> None:
         self._lock = claim(self.path / ".lock", f"{self.path} is in use by another process")

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.data.looks import looks_in, summarize_looks
 from harmofl.errors import RunError, UsageError, unknown_name
 from harmofl.files import write_whole
@@ -29,14 +30,22 @@ REQUIRED = ("task", "title", "kind", "network", "input", "classes", "sites", "sy
 
 
 def write_model(
-    folder: Path, model: Model, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None
+    folder: Path,
+    model: Model,
+    task: Task,
+    settings: Settings,
+    facts: DataFacts,
+    sites: Sequence[str],
+    best_round: int | None,
 ) -> None:
     """Write a model; `model.json` comes last, so that a folder with it is complete."""
     write_whole(folder / "model.safetensors", save(snapshot(model)))
-    describe_model(folder, task, settings, sites, best_round)
+    describe_model(folder, task, settings, facts, sites, best_round)
 
 
-def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence[str], best_round: int | None) -> None:
+def describe_model(
+    folder: Path, task: Task, settings: Settings, facts: DataFacts, sites: Sequence[str], best_round: int | None
+) -> None:
     """Write `model.json`; without weights beside it, each site's own model lies in `sites/NAME/`."""
     channels, height, width = task.image_shape(settings.data)
     description = {
@@ -48,7 +57,8 @@ def describe_model(folder: Path, task: Task, settings: Settings, sites: Sequence
         "classes": list(task.classes_of(settings.data)),
         "sites": list(sites),
         "best_round": best_round,
-        "synthetic": settings.data.is_synthetic,
+        "synthetic": facts.synthetic,
+        "trained_on": {"sites": list(facts.sites), "fingerprints": list(facts.fingerprints)},
         "training_images": _describe_training_images(task, settings.data),
         "settings": settings_to_share(settings),
         "plugins": [Path(file).name for file in settings.plugins.files],
@@ -70,12 +80,9 @@ def _describe_training_images(task: Task, data: DataSettings) -> dict[str, list[
 
 
 def settings_to_share(settings: Settings) -> dict[str, Any]:
-    """The settings without paths of the machine that trained, as a model folder is made to be handed on.
-
-    Nor do they say which masks and labels were used: only a resumed run must have the same.
-    """
+    """The settings without paths of the machine that trained, as a model folder is made to be handed on."""
     values = settings.model_dump(mode="json", exclude_none=True)
-    own = ("folder", "cache", "annotations")
+    own = ("folder", "cache")
     values["data"] = {name: value for name, value in values["data"].items() if name not in own}
     values["model"] = {name: value for name, value in values["model"].items() if name != "initial"}
     del values["plugins"]

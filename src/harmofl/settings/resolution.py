@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from harmofl import registry
 from harmofl.errors import UsageError, unknown_name
 from harmofl.plugins import loaded_plugins, plugins_in
-from harmofl.settings.schema import FOUND_IN_DATA, Settings, validate
+from harmofl.settings.schema import Settings, validate
 from harmofl.settings.trees import Tree, flatten, merge, nest
 
 if TYPE_CHECKING:
     from harmofl.methods.method import Method
+
+OF_ONE_TASK = ("sites", "channels", "classes")
+"""Choices of a file that mean nothing for another task."""
 
 REAL_IMAGES = "real_images"
 """The part of a preset that holds for images of a folder, not of a phantom."""
@@ -117,7 +120,7 @@ class Layer:
         values = flatten({**self.sections, "method": self.of_method})
         own = nest({name: value for name, value in values.items() if usual.get(name, ...) != value} | where)
         if self.task not in (None, task) and "data" in own:
-            own["data"] = {name: value for name, value in own["data"].items() if name not in FOUND_IN_DATA}
+            own["data"] = {name: value for name, value in own["data"].items() if name not in OF_ONE_TASK}
         own_of_method = own.pop("method", {})
         return replace(self, sections=own, of_method=own_of_method if same_method else {})
 

@@ -39,6 +39,10 @@ def none_if_empty(value: Any) -> Any:
 Names = Annotated[list[str], BeforeValidator(as_names)]
 
 
+AT_THE_SITES = "at the sites"
+"""The folder of a run over a network: only each site says where its images lie."""
+
+
 class Section(BaseModel):
     """A part of the settings: frozen, and strict about names."""
 
@@ -80,12 +84,6 @@ class DataSettings(Section):
         min_length=2,
         description="labels in the manifest, or values in the masks (the first is background); found if unset",
     )
-    fingerprints: list[str] | None = Field(
-        None, description="found in the data: what tells the sites' images and their split from others"
-    )
-    annotations: list[str] | None = Field(
-        None, description="found in the data: what tells the sites' masks and labels from others"
-    )
     limit: Annotated[int, Field(ge=0)] = Field(
         0, description="at most so many images (slices, tiles) per site of a folder, drawn by data.seed; 0: all"
     )
@@ -108,13 +106,13 @@ class DataSettings(Section):
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the images are a phantom's: of others the channels are known, also where the folder is not told."""
-        return self.folder is None and self.channels is None
+        """Whether the images are a phantom's."""
+        return self.folder is None
 
     @property
     def images_used(self) -> str:
         """Which images these are, in a word or two for people."""
-        return self.folder or ("synthetic hospitals" if self.is_synthetic else "at the sites")
+        return self.folder or "synthetic hospitals"
 
 
 class ModelSettings(Section):
@@ -211,12 +209,6 @@ FREE_TO_CHANGE = (
 )
 """Settings that a resumed run may change, as they do not change its results."""
 
-NOT_ALWAYS_KNOWN = ("data.annotations",)
-"""Settings that earlier runs did not write down: where one is missing, nothing can be said against it."""
-
-FOUND_IN_DATA = ("sites", "channels", "classes", "fingerprints", "annotations")
-"""Data settings that were found in images and mean nothing for other images."""
-
 
 def validate(tree: Tree) -> Settings:
     """Settings from a tree, or an error that names each wrong one, its value and what is allowed."""
@@ -255,6 +247,5 @@ def setting_names() -> list[str]:
 def differences(first: Settings, second: Settings) -> list[str]:
     """Settings in which two runs differ, apart from those that do not change results."""
     one, other = flatten(first.model_dump(mode="json")), flatten(second.model_dump(mode="json"))
-    unknown = [name for name in NOT_ALWAYS_KNOWN if None in (one.get(name), other.get(name))]
-    names = sorted((one.keys() | other.keys()) - {*FREE_TO_CHANGE, *unknown})
+    names = sorted((one.keys() | other.keys()) - set(FREE_TO_CHANGE))
     return [name for name in names if one.get(name) != other.get(name)]
