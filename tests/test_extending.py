@@ -13,6 +13,7 @@ from harmofl import registry
 from harmofl.cli import app
 from harmofl.inference.export import export_model
 from harmofl.runs.folder import RunFolder
+from harmofl.states import State, select_prefix
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
 TINY = ("--preset", "smoke", "--workers", "1", "--set", "data.size=16", "--quiet")
@@ -52,6 +53,32 @@ def test_a_network_trains_and_its_card_says_what_it_gives(page_file: Path) -> No
     card = (path.parent / "MODEL.md").read_text()
     assert "Gives the class of every pixel (0 = background, 1 = nucleus)" in card
     assert "| network | three-convolutions, 4 first features, batch norm |" in card
+
+
+def final_weights(out: Path) -> State:
+    tensors, _ = RunFolder(out).checkpoints.load(3)
+    return select_prefix("state", tensors)
+
+
+@pytest.mark.parametrize(
+    ("file", "own", "ours"), [("my_method", "my-scaffold", "scaffold"), ("my_rule", "my-median", "median")]
+)
+def test_a_method_with_state_and_a_server_rule_do_what_ours_do(page_file: Path, file: str, own: str, ours: str) -> None:
+    """Two ways to write the same mathematics, equal but for rounding, and both unlike FedAvg."""
+    sgd = ("training.optimizer=sgd", "training.momentum=0.0", "training.weight_decay=0.0", "training.rounds=3")
+    several_steps = ("training.batch_size=4", "training.learning_rate=0.1")  # with one step, SCAFFOLD is FedAvg
+    options = [word for setting in (*sgd, *several_steps) for word in ("--set", setting)]
+    states = {}
+    for method in (own, ours, "fedavg"):
+        task = ("--task", "histology", "--method", method, *TINY, *options, "--plugin", page_file / f"{file}.py")
+        run("train", *task, "--out", page_file / method)
+        states[method] = final_weights(page_file / method)
+    rounding, difference = (largest_difference(states[own], states[method]) for method in (ours, "fedavg"))
+    assert rounding < 0.01 * difference
+
+
+def largest_difference(first: State, second: State) -> float:
+    return max((tensor.double() - second[name].double()).abs().max().item() for name, tensor in first.items())
 
 
 def test_a_loss_trains(page_file: Path) -> None:

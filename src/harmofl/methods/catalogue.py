@@ -90,7 +90,7 @@ scaffold = Method(
     step=ControlVariates(),
     paper="Karimireddy et al., ICML 2020",
     idea="Steps are corrected by the difference between the mean gradient of all sites and the site's own.",
-    limit="one round, or sites with equal gradients",
+    limit="one local step a round, or sites with equal gradients",
 )
 
 feddyn = Method(
