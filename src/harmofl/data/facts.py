@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class DataFacts:
         fingerprints: of each site's images and their split, in the order of sites; empty where only the site knows.
         annotations: of each site's masks or labels, a site that is held out included.
         smallest_site: how many training images it has, where no site knows those of the others.
+        depths: of the training images, 8-bit or not; empty where that is not known.
+        views: of the training images' slices, such as axial; empty where no file says.
     """
 
     synthetic: bool
@@ -34,6 +36,8 @@ class DataFacts:
     fingerprints: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     smallest_site: int | None = None
+    depths: tuple[str, ...] = field(default=(), compare=False)  # the same images have the same
+    views: tuple[str, ...] = field(default=(), compare=False)
 
     def complete(self, settings: Settings) -> Settings:
         """The user's settings with what the images decide of them."""
@@ -59,6 +63,11 @@ class DataFacts:
     def images(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What tells these images, masks and labels from others."""
         return self.fingerprints, self.annotations
+
+    @property
+    def looks(self) -> dict[str, list[str]] | None:
+        """How the training images were stored, which a model keeps to recognize others; None where it is not known."""
+        return {"depths": list(self.depths), "views": list(self.views)} if self.depths else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without what is not known."""

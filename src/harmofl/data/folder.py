@@ -17,6 +17,7 @@ from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_image
 from harmofl.data.images import ImageSet, Parts
 from harmofl.data.layouts.layout import Layout
 from harmofl.data.listing import FolderListing, draw_samples, list_folder
+from harmofl.data.looks import list_depths_and_views, looks_in
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
 from harmofl.registry import Kind
@@ -95,7 +96,11 @@ class ImageFolder:
 
     def facts(self) -> DataFacts:
         """What was found: sites, channels and classes, and how to recognize the same data again."""
+        entries = [self.decoded(site).entry for site in self.sites]
+        depths, views = list_depths_and_views(looks_in(entry.facts) for entry in entries if entry)
         return DataFacts(
+            depths=depths,
+            views=views,
             synthetic=False,
             sites=tuple(self.sites),
             channels=self.channels,

@@ -47,14 +47,13 @@ def _look(eight_bit: float, axis: float) -> Look:
     return Look(EIGHT_BIT if eight_bit else OTHER, "" if axis < 0 else VIEWS[int(axis)])
 
 
-def summarize_looks(of_sites: Iterable[Iterable[Look]]) -> dict[str, list[str]] | None:
-    """What a model keeps of its training images; None if a site's are not known."""
+def list_depths_and_views(of_sites: Iterable[Iterable[Look]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The depths and views of all sites' images; none if a site's are not known."""
     each = [set(looks) for looks in of_sites]
     if not all(each):
-        return None
+        return (), ()
     kinds = set().union(*each)
-    views = {look.view for look in kinds if look.view}
-    return {"depths": sorted({look.depth for look in kinds}), "views": sorted(views)}
+    return tuple(sorted({look.depth for look in kinds})), tuple(sorted({look.view for look in kinds if look.view}))
 
 
 def describe_strangeness(look: Look, trained: Mapping[str, Any] | None, data: DataSettings) -> tuple[str, ...]:

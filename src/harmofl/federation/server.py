@@ -31,7 +31,7 @@ from harmofl.runs.store import CorruptVersionError
 from harmofl.runs.summary import summarize
 from harmofl.settings import Settings
 from harmofl.states import load, snapshot
-from harmofl.tasks.task import Task
+from harmofl.tasks.task import Source, Task
 
 
 class Server:
@@ -46,8 +46,10 @@ class Server:
         folder: RunFolder,
         run: str,
         watch: Watch = ignore,
+        source: Source | None = None,
     ) -> None:
         self.task = task
+        self.source = source
         self.method = method
         self.settings = settings
         self.folder = folder
@@ -251,7 +253,7 @@ class Server:
         """Record the scores at the hospital that took no part, if there is one."""
         site = self.settings.data.hold_out_site
         if site is not None:
-            scores, note = score_unseen(self.folder.model, self.settings, self.method)
+            scores, note = score_unseen(self.folder.model, self.settings, self.method, self.source)
             record: Record = {"round": number, "site": site, "phase": "unseen"} | dict(scores)
             self._note(record | ({"note": note} if note else {}), records)
 

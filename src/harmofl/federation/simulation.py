@@ -14,6 +14,7 @@ from harmofl.federation.transports import InProcess
 from harmofl.federation.workers import Workers, code_to_carry
 from harmofl.methods.method import Method
 from harmofl.settings import Settings
+from harmofl.tasks.task import Source
 
 
 def num_workers(settings: Settings, method: Method) -> int:
@@ -35,10 +36,12 @@ def obstacle_to_workers(method: Method) -> str:
 
 
 @contextmanager
-def simulate(settings: Settings, method: Method, folder: Path) -> Iterator[InProcess | Workers]:
-    """The transport for all sites on this machine."""
+def simulate(
+    settings: Settings, method: Method, folder: Path, source: Source | None = None
+) -> Iterator[InProcess | Workers]:
+    """The transport for all sites on this machine; `source`: the images, if this process has them open already."""
     count = num_workers(settings, method)
-    transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder)
+    transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder, source)
     try:
         yield transport
     finally:

@@ -22,7 +22,8 @@ from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import read_description
 from harmofl.settings import Settings, nest, read_toml, resolve
 from harmofl.settings.schema import AT_THE_SITES
-from harmofl.tasks.data_facts import find_data_facts
+from harmofl.tasks.data_facts import open_images
+from harmofl.tasks.task import Source
 
 
 def train(
@@ -58,7 +59,8 @@ def train(
     if resolved.data.folder not in (None, AT_THE_SITES):
         resolved = resolved.with_values("data", folder=os.path.abspath(str(resolved.data.folder)))
     check_start(resolved, Path(out), resume)
-    return run_federation(resolved, find_data_facts(resolved, watch), chosen, Path(out), resume, watch)
+    images = open_images(resolved, watch)
+    return run_federation(resolved, images.facts, chosen, Path(out), resume, watch, source=images.source)
 
 
 def check_start(settings: Settings, out: Path, resume: bool) -> None:
@@ -77,8 +79,12 @@ def run_federation(
     resume: bool,
     watch: Watch,
     transport: AbstractContextManager[Transport] | None = None,
+    source: Source | None = None,
 ) -> Record:
-    """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated."""
+    """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated.
+
+    `source`: the images, if they are open already.
+    """
     settings = facts.complete(chosen)
     check_device(settings.device)
     if transport is None:
@@ -93,9 +99,9 @@ def run_federation(
     try:
         if resume and folder.summary.exists():
             return folder.read_summary()
-        reached = transport or simulate(settings, method, out)
+        reached = transport or simulate(settings, method, out, source)
         with threads(settings.federation.threads), reached as sites:
-            return Server(task, method, settings, sites, folder, identifier, watch).run()
+            return Server(task, method, settings, sites, folder, identifier, watch, source).run()
     except (OSError, DiskError) as error:
         cause = (isinstance(error, OSError) and error.strerror) or error
         kept = "what was written before is kept: mend the cause and go on with --resume"

@@ -51,8 +51,9 @@ class Clients:
     settings: Settings
     method: Method
     folder: Path
+    source: Source | None = None
+    """The images; opened when first needed, and once."""
     _made: dict[str, Client] = field(default_factory=dict)
-    _source: Source | None = None
 
     def answer(self, site: str, request: Request) -> Reply:
         """Let one site answer."""
@@ -72,10 +73,10 @@ class Clients:
     def _client(self, site: str) -> Client:
         if site not in self._made:
             task, run = registry.tasks.find(self.settings.task), RunFolder(self.folder)
-            self._source = self._source or task.open(self.settings.data)
+            self.source = self.source or task.open(self.settings.data)
             model = next((client.model for client in self._made.values()), None)
             self._made[site] = Client(
-                site=task.load_site(site, self.settings.data, self._source),
+                site=task.load_site(site, self.settings.data, self.source),
                 task=task,
                 method=self.method,
                 settings=self.settings,
@@ -91,10 +92,10 @@ class Clients:
 class InProcess:
     """All sites in this process, one after the other."""
 
-    def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
+    def __init__(self, settings: Settings, method: Method, folder: Path, source: Source | None = None) -> None:
         self._sites = registry.tasks.find(settings.task).participants(method, settings.data)
         self._threads = settings.federation.threads
-        self._clients = Clients(settings, method, folder)
+        self._clients = Clients(settings, method, folder, source)
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """Every site is always there."""

@@ -13,12 +13,11 @@ from safetensors.torch import load, save
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
-from harmofl.data.looks import looks_in, summarize_looks
-from harmofl.errors import RunError, UsageError, unknown_name
+from harmofl.errors import UsageError, unknown_name
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.settings import DataSettings, Settings, resolve
+from harmofl.settings import Settings, resolve
 from harmofl.states import snapshot
 from harmofl.tasks.task import Task
 from harmofl.version import __version__
@@ -59,24 +58,12 @@ def describe_model(
         "best_round": best_round,
         "synthetic": facts.synthetic,
         "trained_on": {"sites": list(facts.sites), "fingerprints": list(facts.fingerprints)},
-        "training_images": _describe_training_images(task, settings.data),
+        "training_images": facts.looks,
         "settings": settings_to_share(settings),
         "plugins": [Path(file).name for file in settings.plugins.files],
         "version": __version__,
     }
     write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
-
-
-def _describe_training_images(task: Task, data: DataSettings) -> dict[str, list[str]] | None:
-    """Depths and planes of the training images; None if they are synthetic, or lie at the sites."""
-    if not data.folder:
-        return None
-    try:
-        images = task.open_folder(data)
-        return summarize_looks(looks_in(entry.facts) for site in images.sites if (entry := images.decoded(site).entry))
-    except (OSError, UsageError, RunError) as error:  # the images are gone, but the model is there
-        logger.debug("the training images cannot be described", exc_info=error)
-        return None
 
 
 def settings_to_share(settings: Settings) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from harmofl.settings import Settings
 from harmofl.states import evaluating, snapshot
 from harmofl.tasks.scorers import Scores
 from harmofl.tasks.scoring import score
+from harmofl.tasks.task import Source
 
 MEAN_OF_OWN_LAYERS = "with the mean of the layers that each site keeps"
 MEAN_OF_MODELS = "mean of the scores of the sites' models"
@@ -91,10 +92,13 @@ def mean_score(candidates: Candidates, settings: Settings, images: ImageSet) -> 
     return {name: statistics.fmean(scores[name] for scores in each) for name in names}
 
 
-def score_unseen(folder: Path, settings: Settings, method: Method) -> tuple[Scores, str]:
-    """Score a finished model on all images of the hospital that was held out; the note says how, if it was adapted."""
+def score_unseen(folder: Path, settings: Settings, method: Method, source: Source | None = None) -> tuple[Scores, str]:
+    """Score a finished model on all images of the hospital that was held out; the note says how, if it was adapted.
+
+    `source`: the images, if they are open already.
+    """
     name = settings.data.hold_out_site
     assert name is not None
-    images = registry.tasks.find(settings.task).open(settings.data).whole(name)
+    images = (source or registry.tasks.find(settings.task).open(settings.data)).whole(name)
     candidates = models_for(folder, name, images, settings, method, settings.device)
     return {"images": float(len(images))} | mean_score(candidates, settings, images), candidates.note

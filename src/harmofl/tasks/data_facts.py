@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.data.inspection import check_for_training
@@ -9,6 +11,7 @@ from harmofl.errors import UsageError
 from harmofl.events import ImagesChosen, Watch, ignore
 from harmofl.settings import DataSettings, Settings
 from harmofl.settings.schema import AT_THE_SITES
+from harmofl.tasks.task import Source
 
 
 def announce_images(data: DataSettings, watch: Watch) -> None:
@@ -16,16 +19,30 @@ def announce_images(data: DataSettings, watch: Watch) -> None:
     watch(ImagesChosen(data.images_used))
 
 
+@dataclass(frozen=True)
+class RunImages:
+    """The images of a run, open, and what was found in them."""
+
+    source: Source
+    facts: DataFacts
+
+
 def find_data_facts(settings: Settings, watch: Watch = ignore) -> DataFacts:
-    """Look at the images that settings name; every image of a folder is read."""
+    """What is found in the images that settings name."""
+    return open_images(settings, watch).facts
+
+
+def open_images(settings: Settings, watch: Watch = ignore) -> RunImages:
+    """Open the images that settings name; every image of a folder is read."""
     task = registry.tasks.find(settings.task)
     if settings.data.folder == AT_THE_SITES:
         raise UsageError("these settings are of images that lay at their hospitals: say where they are, with --data")
     if settings.data.is_synthetic:
-        task.open(settings.data)  # or an error that says that there is no phantom
+        phantom = task.open(settings.data)
         announce_images(settings.data, watch)
-        return DataFacts(True, task.sites_of(settings.data), task.channels, task.classes_of(settings.data))
+        facts = DataFacts(True, task.sites_of(settings.data), task.channels, task.classes_of(settings.data))
+        return RunImages(phantom, facts)
     images = task.open_folder(settings.data, watch)
     announce_images(settings.data, watch)
     check_for_training(images)
-    return images.facts()
+    return RunImages(images, images.facts())
