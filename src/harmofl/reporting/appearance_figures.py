@@ -12,9 +12,21 @@ from torch import Tensor
 
 from harmofl.analysis.appearance import FAINTEST, log_amplitudes, ring_means
 from harmofl.analysis.hospitals import BEFORE, Chosen, Embedding, Harmonization, Hospitals, Look, harmonize
-from harmofl.labels import shorten, wrap
+from harmofl.labels import shorten
 from harmofl.reporting.outlines import draw_outlines
-from harmofl.reporting.sheets import MARGIN, WIDTH, Sheet, label_width, lines_of, note, picture, short, show
+from harmofl.reporting.sheets import (
+    MARGIN,
+    NAME_HEIGHT,
+    SMALL_LETTER,
+    WIDTH,
+    Sheet,
+    label_width,
+    lines_of,
+    note,
+    picture,
+    short,
+    show,
+)
 from harmofl.reporting.style import INK, MUTED, RULE, line_style, styled
 
 if TYPE_CHECKING:
@@ -25,8 +37,6 @@ if TYPE_CHECKING:
 COLOURS = "viridis"
 """Of spectra: from dark to light, also in grey."""
 GAP, BLOCK_GAP, HEADING = 0.05, 0.22, 0.85
-FILE_NAME, SMALL_LETTER = 0.3, 0.062
-"""Inches below an image for two lines of its name, and of a letter of it."""
 PROFILE_HEIGHT, MOST_RINGS = 1.75, 16
 RATIOS, FINE_RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10), (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7)
 """Places of labels."""
@@ -239,8 +249,8 @@ def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
     left = label_width(rows)
     lines, columns = lines_of(len(looks), MOST_COLUMNS)
     tile = min(1.75, (WIDTH - left - MARGIN - (columns - 1) * GAP) / columns)
-    pitch = tile + (FILE_NAME if is_classification else GAP)
-    block = len(rows) * pitch + 0.34 + (0 if is_classification else FILE_NAME)
+    pitch = tile + (NAME_HEIGHT if is_classification else GAP)
+    block = len(rows) * pitch + 0.34 + (0 if is_classification else NAME_HEIGHT)
     sheet = Sheet(0.42 + lines * block + 0.02, left + columns * (tile + GAP) - GAP + MARGIN)
     sheet.title(_capital(subject(hospitals)))
     for number, look in enumerate(looks):
@@ -253,8 +263,7 @@ def samples_sheet(hospitals: Hospitals, looks: Sequence[Look]) -> Figure:
             sample = look.samples[name] if is_classification else look.example
             _draw_sample(axes, hospitals, sample, 72 * tile if name == "truth" and not is_classification else None)
             if sample is not None and name != "image":  # the name of both stands below the truth
-                label = wrap(sample.name, int(tile / SMALL_LETTER))
-                sheet.text(place, height + tile + 0.03, label, fontsize=7.5, color=MUTED, va="top")
+                sheet.name_image(place, height + tile, tile, sample.name)
             if column == 0:
                 sheet.text(left - 0.1, height + tile / 2, short(name), ha="right", fontsize=9.5)
     return sheet.figure

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from harmofl.analysis.cases import KINDS, SHOWN, Case, Gallery, Guess, Place
+from harmofl.analysis.cases import KINDS, SHOWN, Case, Gallery, Guess
 from harmofl.labels import shorten, wrap
 from harmofl.reporting.outlines import draw_outlines
-from harmofl.reporting.sheets import MARGIN, WIDTH, Pixels, Sheet, label_width, lines_of, note, picture, short, show
+from harmofl.reporting.sheets import (
+    MARGIN,
+    NAME_HEIGHT,
+    SMALL_LETTER,
+    WIDTH,
+    Pixels,
+    Sheet,
+    label_width,
+    lines_of,
+    note,
+    picture,
+    short,
+    show,
+)
 from harmofl.reporting.style import INK, MUTED, styled
 
 if TYPE_CHECKING:
@@ -25,9 +38,6 @@ FADED = 0.22
 """What is left of an image's contrast behind a mask."""
 
 GAP, TITLE, MOST_TILES, LABEL = 0.06, 0.2, 6, 1.2
-FILE_NAME = 0.17
-"""Inches below an image, and inches of a letter."""
-LETTER = 0.062
 CASE_GAP = 0.14
 LONGEST_METHOD = 13
 
@@ -38,7 +48,7 @@ def segmentations(gallery: Gallery, cases: Sequence[Case], title: str) -> Figure
     lines, columns = lines_of(2 + len(gallery.runs), MOST_TILES)
     tile = min(1.6, (WIDTH - LABEL - MARGIN - (columns - 1) * GAP) / columns)
     pitch = tile + TITLE + GAP
-    top, height = 0.42, lines * pitch + FILE_NAME + CASE_GAP
+    top, height = 0.42, lines * pitch + NAME_HEIGHT / 2 + CASE_GAP
     sheet = Sheet(top + len(cases) * height + 0.3, LABEL + columns * (tile + GAP) - GAP + MARGIN)
     sheet.title(title)
     for number, case in enumerate(cases):
@@ -63,15 +73,9 @@ def _draw_case(sheet: Sheet, gallery: Gallery, case: Case, top: float, tile: flo
         if name == "truth":
             draw_outlines(axes, case.truth, len(gallery.classes), 72 * tile)
         if name == "image":
-            _name_image(sheet, case.place, left, height + TITLE + tile, 2 * tile)
+            sheet.name_image(left, height + TITLE + tile, 2 * tile, case.place.name)
         score = f" {100 * case.scores[name]:.1f}" if number > 1 else ""
         sheet.text(left, height + TITLE / 2, f"{short_method(name)}{score}", fontsize=8.5)
-
-
-def _name_image(sheet: Sheet, place: Place, left: float, bottom: float, room: float) -> None:
-    """Write an image's name below it."""
-    name = wrap(place.name, int(room / LETTER))
-    sheet.text(left, bottom + 0.03, name, fontsize=7.5, color=MUTED, va="top")
 
 
 def short_method(name: str) -> str:
@@ -132,9 +136,9 @@ def _draw_guess(sheet: Sheet, gallery: Gallery, guess: Guess | None, left: float
         return
     show(axes, picture(guess.image, gallery.is_colour))
     classes, label = gallery.classes, guess.label
-    most = int(tile / LETTER)
+    most = int(tile / SMALL_LETTER)
     truth = "right" if label == guess.truth else f"truth: {shorten(classes[guess.truth], most - 7)}"
     verdict = f"{shorten(classes[label], most - 5)} {guess.probabilities[label]:.2f}"
     for line, (words, colour) in enumerate(((verdict, INK), (truth, INK), (shorten(guess.place.site, most), MUTED))):
         sheet.text(left, top + tile + 0.1 + 0.14 * line, words, fontsize=7.5, color=colour)
-    _name_image(sheet, guess.place, left, top + tile + 0.42, tile)
+    sheet.name_image(left, top + tile + 0.42, tile, guess.place.name)

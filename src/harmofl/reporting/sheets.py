@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from harmofl.labels import shorten, width_of
+from harmofl.labels import shorten, width_of, wrap
 from harmofl.reporting.style import INK, MUTED
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ WIDTH = 8.4
 MARGIN = 0.1
 LETTER, LONGEST_NAME = 0.085, 18
 """Of a name beside a row: inches of a letter, and letters."""
+SMALL_LETTER, NAME_HEIGHT = 0.062, 0.3
+"""Of a name below an image: inches of a letter, and of two lines."""
 
 Pixels = npt.NDArray[np.float64]
 
@@ -53,6 +55,11 @@ class Sheet:
         """Words at a place, in the middle of their line."""
         look = {"va": "center", "color": INK} | style
         self.figure.text(left / self.width, 1 - top / self.height, words, **look)
+
+    def name_image(self, left: float, bottom: float, width: float, name: str) -> None:
+        """The name of an image's file below it, in two lines at the most."""
+        words = wrap(name, int(width / SMALL_LETTER))
+        self.text(left, bottom + 0.03, words, fontsize=7.5, color=MUTED, va="top")
 
     def title(self, words: str) -> None:
         """The words above all."""
