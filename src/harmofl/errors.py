@@ -14,6 +14,10 @@ STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 """How settings are checked: "0.5" is no number and true is no 1, as quiet conversions hide mistakes."""
 
 
+MOST_LISTED = 24
+"""Names that a message lists; of more, only the nearest is named."""
+
+
 class UsageError(Exception):
     """Wrong usage, settings or data: exit code 2."""
 
@@ -31,9 +35,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1) or [other for other in names if other.endswith(f".{name}")]
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    if len(names) > 12:
+    if len(names) > MOST_LISTED:
         names = [other for other in names if other.partition(".")[0] == str(name).partition(".")[0]] or names
-    listed = "" if near and len(names) > 12 else f" (known: {', '.join(names) or 'none'})"
+    listed = "" if near and len(names) > MOST_LISTED else f" (known: {', '.join(names) or 'none'})"
     return UsageError(f"unknown {kind} {str(name)!r}{hint}{listed}")
 
 

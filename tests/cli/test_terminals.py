@@ -32,12 +32,12 @@ NAMES = {
 }
 
 
-def show(command: str, **more: str) -> str:
+def show(command: str, may_warn: bool = False, **more: str) -> str:
     """What a command prints in a terminal of 80 columns."""
     variables = environment() | {"COLUMNS": "80"} | more
     done = subprocess.run([*HARMOFL, *command.split()], capture_output=True, env=variables, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == b""
+    assert done.stderr == b"" or (may_warn and b"Traceback" not in done.stderr)
     return done.stdout.decode(more.get("PYTHONIOENCODING", "utf-8"))
 
 
@@ -63,7 +63,7 @@ def test_names_of_hospitals_that_a_terminal_cannot_show_stop_nothing(tmp_path: P
     rows = (line.replace("site-0,", "東京病院,", 1) for line in manifest.read_text().splitlines())
     manifest.write_text("\n".join(rows), encoding="utf-8")
     encoded = {"PYTHONIOENCODING": encoding, "HARMOFL_CACHE": os.environ["HARMOFL_CACHE"]}
-    checked = show(f"data check --task segmentation --data {folder} --sheet {tmp_path / 'sheet.png'}", **encoded)
+    checked = show(f"data check --task segmentation --data {folder} --sheet {tmp_path / 'sheet.png'}", True, **encoded)
     assert "????" in checked
     out = tmp_path / "run"
     options = "--preset smoke --set data.size=32 --set training.rounds=1 --set federation.workers=1"

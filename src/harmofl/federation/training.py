@@ -66,7 +66,10 @@ def train(
 def check_start(settings: Settings, out: Path, resume: bool) -> None:
     """Raise the errors that need no look at the images, which may take minutes."""
     check_device(settings.device)
-    RunFolder(out).check_start(resume)
+    folder = RunFolder(out)
+    folder.check_start(resume)
+    if resume:
+        folder.check_free()
     if settings.model.initial:
         read_description(Path(settings.model.initial))
 

@@ -89,6 +89,11 @@ class RunFolder:
         except OSError as error:
             raise UsageError(f"--out {self.path}: {error.strerror or error}") from error
 
+    def check_free(self) -> None:
+        """Raise an error if another process writes here; the folder is not claimed yet."""
+        self._claim()
+        self.release()
+
     def check_unused(self) -> None:
         """Refuse a folder that holds something; hidden files do not count, as a killed run may leave its lock."""
         if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
