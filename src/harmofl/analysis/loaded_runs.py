@@ -23,7 +23,8 @@ from harmofl.federation.inputs import split_into_batches
 from harmofl.inference.evaluation import TrainingSites, open_source
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.runs.finished import CONFIG, FinishedRun, read_run
+from harmofl.runs.finished import FinishedRun, read_run
+from harmofl.runs.folder import RunFolder
 from harmofl.runs.labels import label_distinctly
 from harmofl.runs.model_folder import has_one_model, open_model
 from harmofl.settings import Settings, differences, resolve
@@ -116,7 +117,7 @@ def load_runs(folders: Sequence[Path], device: str) -> list[LoadedRun]:
 
 def fingerprint(run: FinishedRun) -> str:
     """What tells two runs apart: the settings and the weights."""
-    files = [run.folder / CONFIG, *sorted(run.model.rglob("model.safetensors"))]
+    files = [RunFolder(run.folder).config, *sorted(run.model.rglob("model.safetensors"))]
     digest = hashlib.sha256()
     for file in files:
         digest.update(str(file.relative_to(run.folder)).encode() + b"\0")

@@ -25,7 +25,8 @@ from harmofl.inference.card import write_card
 from harmofl.inference.plain import plain_model
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.runs.finished import SUMMARY, read_summary
+from harmofl.runs.finished import read_summary
+from harmofl.runs.folder import RunFolder
 from harmofl.runs.model_folder import find_model_folder, has_one_model, open_model, read_description
 from harmofl.states import num_bytes, snapshot
 
@@ -56,7 +57,8 @@ def export_model(
     run, folder = _find_folders(run)
     trained = open_model(folder, site, method)
     description = _describe(folder, site)
-    summary = read_summary(run / SUMMARY) if (run / SUMMARY).exists() else None
+    path = RunFolder(run).summary
+    summary = read_summary(path) if path.exists() else None
     content = _export(trained.model, format, description)
     target = out or run / "export" / description.get("site", "")
     try:

@@ -16,12 +16,11 @@ from pydantic import ValidationError
 from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError, describe
+from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings, Tree, read_toml
 from harmofl.tasks.scores import Score, score_in
 
 Record = Mapping[str, Any]
-
-CONFIG, DATA, RECORDS, SUMMARY = "config.toml", "data.json", "records.jsonl", "summary.json"
 
 _AGGREGATES = ("average", "std")
 _REQUIRED = ("task", "method", "seed", "metric_name", "test")
@@ -89,7 +88,7 @@ class FinishedRun:
     @functools.cached_property
     def full_settings(self) -> Settings:
         """The settings, validated, with what the images decide; those that the method has got since have defaults."""
-        chosen = validate_settings(self.settings, self.folder / CONFIG)
+        chosen = validate_settings(self.settings, RunFolder(self.folder).config)
         return self.facts.complete(chosen) if self.facts else chosen
 
     @property
@@ -115,12 +114,12 @@ class FinishedRun:
 
 def read_run(folder: Path | str) -> FinishedRun:
     """Read a run's folder; a UsageError names what is broken."""
-    folder = Path(folder)
+    folder, files = Path(folder), RunFolder(Path(folder))
     return FinishedRun(
         folder=folder,
-        summary=read_summary(folder / SUMMARY),
-        records=_read_records(folder / RECORDS),
-        config=_read_config(folder / CONFIG),
+        summary=read_summary(files.summary),
+        records=_read_records(files.records),
+        config=_read_config(files.config),
         facts=read_facts(folder),
     )
 
@@ -143,13 +142,14 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def read_facts(folder: Path) -> DataFacts | None:
     """What a run found in its images; None if it has not looked at them yet."""
-    path = folder / DATA
+    path = RunFolder(folder).data
     return DataFacts.read(path) if path.exists() else None
 
 
 def read_settings(folder: Path) -> Settings:
     """The settings that a run was given; those that its method has got since have their defaults."""
-    return validate_settings(read_toml(folder / CONFIG), folder / CONFIG)
+    path = RunFolder(folder).config
+    return validate_settings(read_toml(path), path)
 
 
 def validate_settings(tree: Tree, path: Path) -> Settings:

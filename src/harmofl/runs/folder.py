@@ -59,8 +59,8 @@ class RunFolder:
         return Store(self.path / "checkpoint" / "sites" / site)
 
     def begin(self, settings: Settings, facts: DataFacts, resume: bool) -> str:
-        """Claim the folder for a new run, or for one to go on with; return the run's identifier."""
-        check = partial(self._check_resumable, settings, facts) if resume else self.check_unused
+        """Claim the folder for a new run, or for one that is resumed; return the run's identifier."""
+        check = partial(self._check_resumable, settings, facts) if resume else self._check_unused
         try:
             check()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class RunFolder:
         """Raise an error if no run can be started here, or none resumed; the folder is not claimed yet."""
         try:
             if not resume:
-                self.check_unused()
+                self._check_unused()
             elif not self.config.exists():
                 raise UsageError(f"{self.path} holds no run to resume: leave out --resume to start one")
         except OSError as error:
@@ -94,8 +94,8 @@ class RunFolder:
         self._claim()
         self.release()
 
-    def check_unused(self) -> None:
-        """Refuse a folder that holds something; hidden files do not count, as a killed run may leave its lock."""
+    def _check_unused(self) -> None:
+        """Raise an error if the folder holds anything but hidden files, such as the lock that a killed run leaves."""
         if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
             reason = (
                 "already holds a run: add --resume to go on with it, or" if self.config.exists() else "is not empty:"
