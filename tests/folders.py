@@ -2,13 +2,21 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+
+from harmofl import registry
+from harmofl.data.folder import ImageFolder
+from harmofl.data.inspection import check_for_training
+from harmofl.errors import UsageError
+from harmofl.settings import resolve
 
 Array = NDArray[np.uint8]
 
@@ -164,3 +172,17 @@ def nuclei_folder(folder: Path, patients: int = 4, size: int = 70) -> Path:
         picture(folder / f"TNBC_NucleiSegmentation/Slide_{slide:02d}/{slide:02d}_1.png", pixels)
         picture(folder / f"TNBC_NucleiSegmentation/GT_{slide:02d}/{slide:02d}_1.png", mask)
     return folder
+
+
+def opened(task: str, folder: Path, preset: str = "smoke", **data: Any) -> ImageFolder:
+    """The images of a folder, with a preset's settings and some of one's own."""
+    overrides = {"data.folder": str(folder)} | {f"data.{name}": value for name, value in data.items()}
+    settings, _ = resolve(task, "fedavg", preset, overrides=overrides)
+    return registry.tasks.find(task).open_folder(settings.data)
+
+
+def broken(folder: Path, task: str = "segmentation", **data: Any) -> str:
+    """Why training on a folder is refused."""
+    with pytest.raises(UsageError) as caught:
+        check_for_training(opened(task, folder, **data))
+    return str(caught.value)

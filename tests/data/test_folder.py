@@ -1,11 +1,7 @@
-import os
-import re
+"""The images of a folder in every layout, and the sites that are chosen."""
+
 import shutil
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,37 +9,23 @@ import torch
 
 from folders import (
     blob,
+    broken,
     camelyon17_folder,
     classification_folder,
-    dicom_slice,
     nuclei_folder,
+    opened,
     picture,
     prostate_folder,
     save_volume,
     segmentation_folder,
-    volume,
     write_manifest,
 )
-from harmofl import registry
-from harmofl.data.division import draw_stratified
 from harmofl.data.folder import ImageFolder
-from harmofl.data.formats import read_scan
-from harmofl.data.images import LabelledImages, seed_of
-from harmofl.data.inspection import check_for_training, find_image_problems, find_problems
-from harmofl.data.samples import Problem
+from harmofl.data.inspection import check_for_training, find_image_problems
 from harmofl.errors import UsageError
-from harmofl.events import Event, ImagesRead
-from harmofl.settings import resolve
-from runs import environment
 
 REAL = Path(__file__).parents[2] / "../shared/data"
 real_data = pytest.mark.skipif(not REAL.is_dir(), reason="the real images are not beside this checkout")
-
-
-def opened(task: str, folder: Path, preset: str = "smoke", **data: Any) -> ImageFolder:
-    overrides = {"data.folder": str(folder)} | {f"data.{name}": value for name, value in data.items()}
-    settings, _ = resolve(task, "fedavg", preset, overrides=overrides)
-    return registry.tasks.find(task).open_folder(settings.data)
 
 
 def found(images: ImageFolder) -> tuple[list[str], int, list[str]]:
@@ -53,9 +35,6 @@ def found(images: ImageFolder) -> tuple[list[str], int, list[str]]:
 
 def counts(images: ImageFolder) -> dict[str, list[int]]:
     return {site: [len(part) for part in images.parts(site)] for site in images.sites}
-
-
-# --- each layout --------------------------------------------------------------------------------------------------
 
 
 def test_camelyon17_has_a_site_per_center_split_by_patient(tmp_path: Path) -> None:
@@ -200,30 +179,6 @@ def test_the_real_tiles_load_with_their_own_split() -> None:
 
 
 @real_data
-def test_the_real_tiles_keep_the_names_that_kept_results_know_them_by() -> None:
-    images = opened("segmentation", REAL / "nuclei-tiles", size=128, limit=0)
-    facts = images.facts()
-    assert list(facts.fingerprints) == [
-        "933b8370c70c258ac54cee767fa72a53",
-        "b352fa0e04273be6e2dd4ad8ea27dab1",
-        "5f1eca6aaf6548d5b5d8e582a43f0cc4",
-        "a65bc79f31e5dffec777f074ef624fe7",
-        "fa0a2adaf32b47175bbce080259ee162",
-        "2677ac287851c19accce1698a5a83640",
-    ]
-    assert list(facts.annotations) == [
-        "d80aca12f4ea0becc16c394df534b080",
-        "904b422b467b2f2cbe2f3d5b7aa794bb",
-        "94ef3a1803eba03f6198f9e4883fefff",
-        "318b2976842551589b153b5d241a2d25",
-        "7fb827bb34a314b9760c99c2a83e590f",
-        "1bd9a03588bb8627d166b11874f8b9bc",
-    ]
-    breast = images.decoded("MoNuSAC-breast")
-    assert images.recipe.key(breast.samples, breast.prints) == "0e2d0f24a56cf1da75c218562db59d79"
-
-
-@real_data
 def test_the_real_original_files_load() -> None:
     folder = REAL / "nuclei-original-layouts"
     images = opened("nuclei", folder, preset="small", split_by="image", sites=["MoNuSAC-breast", "TNBC"], limit=2000)
@@ -231,26 +186,6 @@ def test_the_real_original_files_load() -> None:
     masks = images.whole("MoNuSAC-breast").load(torch.arange(5)).targets
     assert 0.02 < masks.float().mean() < 0.6
     assert len(images.whole("TNBC")) == 50 * 16  # 512 pixels: 4 × 4 tiles of 128
-
-
-def test_readers_can_start_in_many_threads_of_a_new_process(tmp_path: Path) -> None:
-    """Their libraries are imported late, and a module that two threads import at once may be seen half made."""
-    folder = prostate_folder(tmp_path, cases=12, shape=(20, 20, 3))
-    script = (
-        "from harmofl.settings import resolve; from harmofl import registry; import sys;"
-        "from harmofl.data.inspection import check_for_training;"
-        "data = resolve('prostate', 'fedavg', 'smoke', overrides={'data.folder': sys.argv[1]})[0].data;"
-        "check_for_training(registry.tasks.find('prostate').open_folder(data))"
-    )
-    for _ in range(3):
-        shutil.rmtree(os.environ["HARMOFL_CACHE"])
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, env=environment()
-        )
-        assert done.returncode == 0, done.stderr
-
-
-# --- choices ------------------------------------------------------------------------------------------------------
 
 
 def test_some_sites_take_part_and_one_may_be_held_out(tmp_path: Path) -> None:
@@ -311,350 +246,3 @@ def test_what_is_wrong_with_another_site_does_not_matter_in_the_papers_sets(tmp_
     for _ in range(2):  # listed, and from what was kept
         assert "listed in metadata.csv but not there" in broken(centers, "histology")
         check_for_training(opened("histology", centers, sites=["center-0"]))
-
-
-def test_a_limit_draws_the_same_images_every_time(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    first, second = (opened("segmentation", folder, limit=7).whole("site-0") for _ in range(2))
-    other = opened("segmentation", folder, limit=7, seed=1).whole("site-0")
-    assert len(first) == 7
-    pixels = [each.load(torch.arange(7)).images for each in (first, second, other)]
-    assert torch.equal(pixels[0], pixels[1])
-    assert not torch.equal(pixels[0], pixels[2])
-
-
-def test_a_limit_in_classification_decodes_no_more_than_it_takes(tmp_path: Path) -> None:
-    images = opened("classification", classification_folder(tmp_path, images=20), limit=6)
-    entry = images.decoded("site-0").entry
-    assert entry is not None
-    assert len(entry.planes) == 6
-
-
-def test_a_limit_draws_whole_volumes(tmp_path: Path) -> None:
-    folder = prostate_folder(tmp_path, cases=6)
-    images = opened("prostate", folder, limit=22, size=40)
-    chosen = images.whole("HK")
-    assert 15 <= len(chosen) <= 22
-    counts = chosen.groups.unique(return_counts=True)[1].tolist()
-    assert set(counts) <= {5, 6}  # every slice of the cases that were drawn
-    assert len(opened("prostate", folder, limit=3, size=40).whole("HK").groups.unique()) == 3
-
-
-def volumes_folder(folder: Path, patients: list[str], splits: list[str]) -> Path:
-    """A site of volumes of five slices each."""
-    rows = []
-    for number, (patient, split) in enumerate(zip(patients, splits, strict=True)):
-        pixels, mask = volume((16, 16, 5), number)
-        image, labels = (f"{number:02}{part}.nii" for part in ("", "-mask"))
-        save_volume(folder / image, pixels, np.eye(4))
-        save_volume(folder / labels, mask, np.eye(4))
-        rows.append({"site": "A", "patient": patient, "split": split, "image": image, "mask": labels})
-    return write_manifest(folder, rows)
-
-
-@pytest.mark.parametrize("limit", [1, 15, 22, 30])
-def test_a_limit_draws_volumes_of_as_many_patients_as_it_can(tmp_path: Path, limit: int) -> None:
-    folder = volumes_folder(tmp_path, list("ppppppppqqrs"), [""] * 12)
-    for seed in range(5):
-        images = opened("segmentation", folder, limit=limit, seed=seed, size=16)
-        check_for_training(images)
-        numbers = images.whole("A").groups.unique(return_counts=True)[1].tolist()
-        assert len(numbers) == min(4, max(3, limit // 5))
-        assert sum(numbers) == 5 * max(3, limit // 5)
-
-
-@pytest.mark.parametrize(
-    ("splits", "expected"),
-    [
-        (["train"] * 9 + ["val", "test", "test"], [{"train"}, {"val"}, {"test"}]),
-        (["train"] * 2 + ["test"] * 10, [{"train"}, {"train"}, {"test"}]),
-        ([""] * 2 + ["val"] * 10, [{""}, {"val"}, {""}]),
-    ],
-)
-@pytest.mark.parametrize("limit", [1, 22])
-def test_a_limit_draws_volumes_of_every_split_that_is_named(
-    tmp_path: Path, splits: list[str], expected: list[set[str]], limit: int
-) -> None:
-    folder = volumes_folder(tmp_path, [f"p{number}" for number in range(12)], splits)
-    for seed in range(5):
-        images = opened("segmentation", folder, limit=limit, seed=seed, size=16)
-        check_for_training(images)
-        assert [{splits[number] for number in part.groups.tolist()} for part in images.parts("A")] == expected
-
-
-def test_a_limit_draws_volumes_as_chance_has_them_where_each_is_a_patient(tmp_path: Path) -> None:
-    folder = volumes_folder(tmp_path, [f"p{number}" for number in range(12)], [""] * 12)
-    for limit, count in ((1, 3), (22, 4)):
-        images = opened("segmentation", folder, limit=limit, size=16).whole("A")
-        generator = torch.Generator().manual_seed(seed_of(0, "A", "limit"))
-        expected = torch.randperm(12, generator=generator)[:count]
-        assert images.groups.unique().tolist() == expected.sort().values.tolist()
-
-
-def test_a_volume_that_follows_its_patient_does_so_under_a_limit(tmp_path: Path) -> None:
-    folder = volumes_folder(tmp_path, list("pppppppqrs"), ["test"] + [""] * 9)
-    for seed in range(5):
-        _, _, test = opened("segmentation", folder, limit=20, seed=seed, size=16).parts("A")
-        assert test.groups.unique().tolist() == [0]
-
-
-def test_stratified_draws_keep_the_classes_in_proportion() -> None:
-    labels = torch.tensor([0] * 30 + [1] * 10)
-    images = LabelledImages(torch.zeros(40, 1, 1, 1), labels, torch.arange(40))
-    for wanted in (4, 8, 20, 40):
-        assert labels[draw_stratified(images, wanted, seed=1)].bincount().tolist() == [3 * wanted // 4, wanted // 4]
-
-
-def test_unassigned_images_follow_their_patient(tmp_path: Path) -> None:
-    rows = []
-    for number in range(12):
-        picture(tmp_path / f"{number}.png", blob(20, number, 1)[0])
-        row = {"site": "A", "image": f"{number}.png", "label": str(number % 2), "patient": f"p{number // 2}"}
-        rows.append(row | {"split": "test" if number == 0 else ""})
-    train, val, test = (
-        set(part.groups.tolist()) for part in opened("classification", write_manifest(tmp_path, rows)).parts("A")
-    )
-    assert test == {0}
-    assert not train & val | train & test | val & test
-
-
-def test_the_fingerprint_tells_the_images_and_their_split(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    first = opened("segmentation", folder).fingerprint("site-0")
-    assert opened("segmentation", folder).fingerprint("site-0") == first
-    assert opened("segmentation", folder, seed=1).fingerprint("site-0") != first
-    assert opened("segmentation", folder, limit=9).fingerprint("site-0") != first
-    picture(folder / "site-0/p0-0.png", blob(40, 99)[0])
-    assert opened("segmentation", folder).fingerprint("site-0") != first
-
-
-@pytest.mark.parametrize("kind", ["classification", "segmentation"])
-def test_masks_and_labels_are_told_apart_from_the_images(tmp_path: Path, kind: str) -> None:
-    folder = classification_folder(tmp_path) if kind == "classification" else segmentation_folder(tmp_path)
-    first = opened(kind, folder, hold_out_site="site-1").facts()
-    assert opened(kind, folder, hold_out_site="site-1").facts() == first
-    if kind == "classification":
-        manifest = folder / "manifest.csv"
-        manifest.write_text(manifest.read_text().replace("site-1/2.png,healthy", "site-1/2.png,ill"))
-    else:
-        picture(folder / "site-1/p0-0-mask.png", blob(40, 99)[1])
-    then = opened(kind, folder, hold_out_site="site-1").facts()
-    assert [one == other for one, other in zip(first.annotations, then.annotations, strict=True)] == [True, False]
-    assert replace(then, annotations=first.annotations) == first
-
-
-def test_masks_are_read_once_to_tell_them_apart(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)})
-    read = []
-    for _ in range(2):
-        seen: list[Event] = []
-        registry.tasks.find("segmentation").open_folder(settings.data, seen.append).facts()
-        read.append(len([event for event in seen if isinstance(event, ImagesRead) and event.doing == "reading"]))
-    assert read == [2 * 10 * 2, 0]  # images and masks of two sites
-
-
-def test_the_fingerprint_under_another_name_is_the_one_that_the_site_had(tmp_path: Path) -> None:
-    for kind, make in (("classification", classification_folder), ("segmentation", segmentation_folder)):
-        folder = make(tmp_path / kind)
-        trained = opened(kind, folder, limit=6).fingerprint("site-0")
-        manifest = folder / "manifest.csv"
-        manifest.write_text(manifest.read_text().replace("\nsite-0,", "\nclinic,"))
-        settings, _ = resolve(kind, "fedavg", "smoke", overrides={"data.folder": str(folder), "data.limit": 6})
-        images = registry.tasks.find(kind).open_folder(settings.data, limited=["site-0", "site-1"])
-        assert images.fingerprint("clinic") != trained
-        assert images.fingerprint("clinic", trained_as="site-0") == trained
-
-
-# --- the cache ----------------------------------------------------------------------------------------------------
-
-
-def decoded_sites(folder: Path, **data: Any) -> list[str]:
-    """The sites whose images had to be decoded."""
-    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(folder)} | data)
-    seen: list[Event] = []
-    check_for_training(registry.tasks.find("segmentation").open_folder(settings.data, seen.append))
-    return sorted({event.site for event in seen if isinstance(event, ImagesRead) and event.doing == "decoding"})
-
-
-def test_a_second_start_decodes_nothing_and_a_changed_file_its_site_only(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path / "data")
-    assert decoded_sites(folder) == ["site-0", "site-1"]
-    assert decoded_sites(folder) == []
-    folder = folder.rename(tmp_path / "moved")
-    assert decoded_sites(folder) == []  # found by content, wherever it lies
-    assert decoded_sites(folder, **{"data.size": 16}) == ["site-0", "site-1"]
-    picture(folder / "site-1/p0-0.png", blob(40, 99)[0])
-    assert decoded_sites(folder) == ["site-1"]
-
-
-def test_a_kept_listing_is_for_its_owners_eyes_only_in_a_folder_that_was_there(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir(mode=0o755)
-    images = opened("histology", camelyon17_folder(tmp_path / "data"), cache=str(tmp_path / "cache"))
-    assert list((tmp_path / "cache" / "listings").rglob("*.jsonl"))
-    check_for_training(images)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "cache").iterdir())
-
-
-def test_images_stay_on_disk_until_they_are_asked_for(tmp_path: Path) -> None:
-    images = opened("segmentation", segmentation_folder(tmp_path)).whole("site-0")
-    assert isinstance(images.planes, np.memmap)  # type: ignore[attr-defined]
-    assert images.nbytes == 20 * 4 * 3 * 32 * 32 * 4 * 30 // 80  # the smoke preset's limit of 30 tiles, as floats
-
-
-# --- problems -----------------------------------------------------------------------------------------------------
-
-
-def broken(folder: Path, task: str = "segmentation", **data: Any) -> str:
-    with pytest.raises(UsageError) as caught:
-        check_for_training(opened(task, folder, **data))
-    return str(caught.value)
-
-
-def test_a_truncated_image_is_named(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    path = folder / "site-1/p2-1.png"
-    path.write_bytes(path.read_bytes()[:-200])
-    assert "1 problem: site-1/p2-1.png: " in broken(folder)
-
-
-def test_every_problem_counts_and_the_first_five_are_named(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    for path in sorted((folder / "site-0").glob("*mask.png"))[:7]:
-        picture(path, np.zeros((9, 9), dtype=np.uint8))
-    message = broken(folder)
-    assert "7 problems: site-0/p0-0-mask.png: the mask is 9 x 9" in message.replace("×", "x")
-    assert " (and 6 more like it) (`harmofl data check` says more)" in message
-
-
-def test_problems_come_in_the_order_of_lines() -> None:
-    lines = [Problem(f"manifest.csv, line {number}", "no such file") for number in (10, 9, 101)]
-    assert [problem.file.rpartition(" ")[2] for problem in sorted(lines)] == ["9", "10", "101"]
-
-
-def test_a_label_outside_the_classes_is_named(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    picture(folder / "site-0/p0-0-mask.png", np.full((40, 40), 3, dtype=np.uint8))
-    message = broken(folder, classes=["0", "255"])
-    assert "site-0/p0-0-mask.png: label 3 is none of the classes (0, 255)" in message
-    message = broken(classification_folder(tmp_path / "c"), "classification", classes=["healthy", "sick"])
-    assert "label 'ill' is none of the classes (healthy, sick)" in message
-
-
-def series_folder(folder: Path, affine: np.ndarray | None) -> Path:
-    """Four DICOM series with NIfTI masks; without an affine, those have that of their series."""
-    rows = []
-    for number in range(4):
-        series = folder / f"p{number}"
-        series.mkdir(parents=True)
-        for place in range(3):
-            dicom_slice(np.full((32, 32), place), 3.0 * place, f"1.2.{number}").save_as(
-                series / f"{place}.dcm", enforce_file_format=True
-            )
-        mask = np.zeros((32, 32, 3), np.uint8)  # (columns, rows, slices), a corner that no turn leaves in its place
-        mask[:4, :4, 1] = 1
-        where = read_scan(series).geometry.affine if affine is None else affine
-        save_volume(folder / f"p{number}.nii.gz", mask, where)
-        rows.append({"site": "A", "patient": f"p{number}", "image": f"p{number}", "mask": f"p{number}.nii.gz"})
-    return write_manifest(folder, rows)
-
-
-def test_masks_with_an_identity_affine_are_never_turned_onto_a_dicom_series(tmp_path: Path) -> None:
-    message = broken(series_folder(tmp_path / "identity", np.eye(4)))
-    assert "p0.nii.gz: it is not on the grid of its image: its affine is a default one" in message
-    assert "data.mask_grid = 'voxels' takes them so (its image: p0)" in message
-    for folder, data in (
-        (tmp_path / "identity", {"mask_grid": "voxels"}),
-        (series_folder(tmp_path / "right", None), {}),
-    ):
-        images = opened("segmentation", folder, **data)
-        check_for_training(images)
-        masks = images.whole("A").load(torch.arange(3)).targets
-        assert masks[1].nonzero().tolist() == [[row, column] for row in range(4) for column in range(4)]
-        assert not masks[0].any()
-        assert not masks[2].any()
-
-
-def test_a_picture_instead_of_a_mask_is_recognized(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path, channels=1)
-    noise = np.arange(1600, dtype=np.uint16).reshape(40, 40)
-    picture(folder / "site-0/p0-0-mask.png", noise)
-    assert "1600 different values: a mask holds a few labels" in broken(folder)
-
-
-def test_a_patient_on_two_sides_is_refused_unless_images_are_split(tmp_path: Path) -> None:
-    rows = []
-    for number in range(8):
-        picture(tmp_path / f"{number}.png", blob(20, number, 1)[0])
-        split = ("train", "val", "test", "train")[number % 4]
-        row = {"site": "A", "image": f"{number}.png", "label": str(number // 4), "split": split}
-        rows.append(row | {"patient": "Ann" if number in (0, 1) else f"p{number}"})
-    write_manifest(tmp_path, rows)
-    message = broken(tmp_path, "classification")
-    assert "1.png: patient Ann of A is in val, but 0.png of the same patient is in train" in message
-    check_for_training(opened("classification", tmp_path, split_by="image"))
-
-
-def test_images_of_other_channels_are_refused_with_the_setting_that_mends_it(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    picture(folder / "site-0/p1-0.png", blob(40, 0, 1)[0])
-    message = broken(folder)
-    assert "site-0/p1-0.png: 1 channels, where site-0/p0-0.png has 3: data.color = 'rgb' or 'grey'" in message
-    check_for_training(opened("segmentation", folder, color="rgb"))
-    check_for_training(opened("segmentation", folder, color="grey"))
-
-
-def test_sites_of_different_channels_are_refused_too(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    for path in (folder / "site-1").glob("*[0-9].png"):
-        picture(path, blob(40, 0, 1)[0])
-    assert "differ in their number of channels (site-0 3, site-1 1)" in broken(folder)
-    with pytest.raises(UsageError, match="differ in their number of channels"):
-        opened("segmentation", folder).facts()
-
-
-def test_a_site_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    for path in (folder / "site-1").glob("*[0-9].png"):
-        path.write_bytes(b"")
-    assert "not one of this site's images could be read" in str(opened_problems(folder))
-
-
-def opened_problems(folder: Path) -> list[str]:
-    images = opened("segmentation", folder)
-    return [str(problem) for problem in find_problems(images)]
-
-
-def test_problems_of_one_site_do_not_hide_those_of_another(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path)
-    (folder / "site-0/p0-0.png").write_bytes(b"")
-    manifest = (folder / "manifest.csv").read_text().splitlines()
-    few = [line for line in manifest if not re.match("site-1,p[2-9]", line)]
-    (folder / "manifest.csv").write_text("\n".join(few))
-    problems = "; ".join(opened_problems(folder))
-    assert "site-0/p0-0.png" in problems
-    assert "site-1: 2 patients cannot be split" in problems
-
-
-def test_files_that_cannot_be_opened_never_stand_for_one_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = segmentation_folder(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr("harmofl.data.file_hashes.hash_file", lambda path: "")
-        assert "site-0/p0-0-mask.png: cannot be opened (and 39 more like it)" in broken(folder)
-    images = opened("segmentation", folder)
-    check_for_training(images)
-    first, second = (images.whole(site).load(torch.arange(4)).images for site in images.sites)
-    assert not torch.equal(first, second)
-
-
-def test_someone_must_be_left_to_train(tmp_path: Path) -> None:
-    folder = segmentation_folder(tmp_path, sites=1)
-    assert "no site is left to train on" in broken(folder, hold_out_site="site-0")
-
-
-def test_a_site_with_too_few_patients_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    message = broken(segmentation_folder(tmp_path, patients=2))
-    assert "site-0: 2 patients cannot be split into train, val, test; it takes 3 or more" in message
-    assert "data.split_by = 'image'" in message
