@@ -160,6 +160,23 @@ def test_the_first_line_says_which_images_are_used(folders: dict[str, Path], tmp
     assert scored.stdout.splitlines()[0] == f"Images: {folder}"
 
 
+@pytest.mark.parametrize("change", [["--preset=paper", "--set=model.features=4"], ["--task=prostate"]])
+def test_another_preset_or_task_on_the_command_line_keeps_the_images(
+    folders: dict[str, Path], tmp_path: Path, change: list[str]
+) -> None:
+    folder = folders["segmentation"]
+    train("segmentation", folder, tmp_path / "one")
+    small = ["--set=training.rounds=1", "--set=federation.workers=1", "--set=data.size=32"]
+    config = f"--config={tmp_path / 'one' / 'config.toml'}"
+    done = call(["train", config, *change, *small, f"--out={tmp_path / 'two'}"])
+    if "--task=prostate" in change:  # whose images lie otherwise: an error, never its synthetic hospitals
+        assert (done.returncode, done.stdout) == (2, "")
+        assert str(folder) in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[0] == f"Images: {folder}"
+
+
 def test_three_classes_of_images_and_of_masks(tmp_path: Path) -> None:
     folder = classification_folder(tmp_path / "labels", images=15, classes=("a", "b", "c"))
     summary = train("classification", folder, tmp_path / "one", "harmofl")
