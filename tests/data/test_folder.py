@@ -197,6 +197,14 @@ def test_some_sites_take_part_and_one_may_be_held_out(tmp_path: Path) -> None:
         opened("segmentation", folder, sites=["site-9"])
 
 
+def test_one_site_alone_is_what_it_is_if_no_other_was_listed(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path)
+    (folder / "site-1" / "p0-0.png").unlink()
+    one = opened("segmentation", folder).only("site-0")
+    check_for_training(one)
+    assert one.facts() == opened("segmentation", folder, sites=["site-0"]).facts()
+
+
 def test_what_is_wrong_with_a_site_that_takes_no_part_does_not_matter(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path / "own", sites=4)
     (folder / "site-1/p0-0.png").unlink()

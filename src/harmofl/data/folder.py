@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -54,6 +54,11 @@ class ImageFolder:
     def sites(self) -> list[str]:
         """The sites that take part."""
         return [site for site in self.all_sites if site != self.data.hold_out_site]
+
+    def only(self, site: str) -> ImageFolder:
+        """The images of one site, as if no other had been listed."""
+        data = self.data.model_copy(update={"sites": [site], "hold_out_site": None})
+        return replace(self, listing=self.listing.only(site), recipe=replace(self.recipe, data=data))
 
     def decoded(self, site: str) -> DecodedSite:
         """A site's decoded images."""

@@ -31,6 +31,11 @@ class FolderListing:
     """The most images of a site that count; 0 stands for all."""
     problems: tuple[Problem, ...]
 
+    def only(self, site: str) -> FolderListing:
+        """The same of one site."""
+        problems = tuple(problem for problem in self.problems if problem.site in ("", site))
+        return FolderListing(self.folder, {site: self.samples[site]}, {site: self.limits[site]}, problems)
+
 
 def list_folder(
     kind: Kind, layout: Layout, data: DataSettings, cache: Cache, limited: Collection[str] | None = None

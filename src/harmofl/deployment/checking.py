@@ -173,8 +173,8 @@ def inspect_images(kit: SiteKit, task: str) -> Check:
     overrides = {"data.cache": str(kit.cache), "data.folder": str(data), "data.limit": 0}
     settings, _ = resolve(task, "fedavg", overrides=overrides)
     chosen = registry.tasks.find(task)
-    own_name = name_in_folder(kit, chosen.open_folder(settings.data).sites)
-    return look_at(chosen, chosen.open_folder(settings.with_values("data", sites=[own_name]).data))
+    everyone = chosen.open_folder(settings.data)
+    return look_at(chosen, everyone.only(name_in_folder(kit, everyone.sites)))
 
 
 def summarize(problems: Sequence[str]) -> str:
