@@ -23,7 +23,7 @@ FORMAT = 3
 def key_of(fingerprints: Sequence[str], labels: Sequence[str], facts: DataFacts | None, options: Options) -> str:
     """What the numbers depend on: the runs, in this order, a folder's images and masks, and how they are looked at."""
     parts = {"format": FORMAT, "version": __version__, "runs": list(fingerprints), "labels": list(labels)}
-    seen = {"images": facts.images} if facts else {}
+    seen = {"data": facts.images} if facts else {}  # `images` is an option: how many
     return json.dumps(parts | seen | asdict(options), sort_keys=True)
 
 

@@ -95,6 +95,7 @@ def open_images(
     task: Task, settings: Settings, facts: DataFacts | None, watch: Watch = ignore
 ) -> tuple[Source, Settings]:
     """Where a finished run's images come from, and its settings with what they decide; other images are refused."""
+    settings = facts.complete(settings) if facts else settings  # classes keep the numbers that the run gave them
     sites = task.sites_of(settings.data)
     trained = TrainingSites(sites, dict(zip(sites, facts.fingerprints if facts else (), strict=False)))
     source, complete = open_source(task, settings, sites, watch)
