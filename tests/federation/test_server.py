@@ -371,6 +371,13 @@ def test_a_harmonizer_that_does_not_say_what_it_will_measure_is_refused(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("method", ["fedbn", "silobn"])
+def test_a_method_that_keeps_batch_norm_is_refused_where_its_layers_hold_nothing(tmp_path: Path, method: str) -> None:
+    with pytest.raises(UsageError, match=r"model\.norm = 'batch-statistics': .* would keep nothing .* and be FedAvg"):
+        train(tmp_path / "run", method, model__norm="batch-statistics")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_site_that_shares_no_weights_has_the_amplitude_of_its_own_best_round(tmp_path: Path) -> None:
     """Every site is best after another round; the amplitude changes from round to round."""
 

@@ -21,7 +21,7 @@ from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.channel import Combining, announce, open_memories
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.methods.sharing import running_statistics
+from harmofl.methods.sharing import everything, running_statistics
 from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import describe_model, first_misfit, open_model, write_model
@@ -281,6 +281,16 @@ def check_pieces(method: Method, model: Model) -> None:
                 "send; a harmonizer's measurement() must return every tensor that sites will send from the start, with "
                 "its name, shape and type, zeros for example"
             )
+
+
+def check_sharing(method: Method, model: Model, settings: Settings) -> None:
+    """Raise an error for a method that would silently be FedAvg: its layers hold nothing that a site could keep."""
+    keeps_nothing = set(method.shares(model.network)) == set(model.network.state_dict())
+    if keeps_nothing and method.shares is not everything and settings.model.norm == "batch-statistics":
+        raise UsageError(
+            f"model.norm = 'batch-statistics': its layers hold nothing, so {method.name} would keep nothing at the "
+            "sites and be FedAvg; choose another norm, or fedavg"
+        )
 
 
 def start_from(network: nn.Module, folder: Path) -> None:
