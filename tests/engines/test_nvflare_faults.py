@@ -111,7 +111,7 @@ def test_a_site_killed_in_a_round_is_left_out_of_it_and_comes_back_with_its_stat
     killer.start()
     federation.run(tmp_path / "there", rounds=3, watch=watch, **TWO_OF_THREE)
     killer.join(timeout=60)
-    assert errors(tmp_path / "there") == {MOODY_SITE: "it went away before it had answered"}
+    assert errors(tmp_path / "there") == {MOODY_SITE: "it went away before it answered"}
     assert errors(tmp_path / "there", 3) == {}
     run_without(tmp_path / "here", MOODY_SITE, 2, 3)
     assert equal(weights(tmp_path / "here"), weights(tmp_path / "there"))
