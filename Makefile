@@ -7,7 +7,7 @@ JOBS   ?= 2
 .PHONY: help demo test test-engines lint bench results install clean
 
 help:
-	@echo "make demo    train FedAvg and HarmoFL on five synthetic hospitals; writes demo/report.html"
+	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
 	@echo "make test    ruff, mypy, the layers of packages and pytest, two files at a time (JOBS=8: eight)"
 	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
 	@echo "make lint    ruff, mypy and the layers of packages only"

@@ -22,7 +22,7 @@ def page(two_runs: list[FinishedRun], tmp_path: Path) -> Path:
     images = np.random.default_rng(0).random((2, 3, 16, 16))
     samples = image_grid({run: {"before": images, "after": images} for run in ("A", "B", "C")})
     out = tmp_path / "report.html"
-    page_for_runs([run.folder for run in two_runs], out, samples_figure=samples)
+    page_for_runs(two_runs, out, samples_figure=samples)
     return out
 
 
@@ -60,7 +60,7 @@ def test_page_loads_nothing_from_a_network(page: Path) -> None:
 
 def test_what_travels_is_told_of_methods_only(make_run: MakeRun, tmp_path: Path) -> None:
     scores = {"A": 0.9, "B": 0.8}
-    page_for_runs([make_run(method, scores).folder for method in ("fedavg", "centralized")], tmp_path / "page.html")
+    page_for_runs([make_run(method, scores) for method in ("fedavg", "centralized")], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     (fedavg, centralized) = (table_rows(text)[label][-1] for label in ("FedAvg", "Centralized"))
     assert "What it cost" in text
@@ -109,7 +109,7 @@ def test_figures_in_the_page_take_its_colours(page: Path) -> None:
 
 def test_page_beside_its_only_run_says_how_to_repeat_it(two_runs: list[FinishedRun]) -> None:
     folder = two_runs[0].folder
-    page_for_runs([folder], folder / "report.html")
+    page_for_runs(two_runs[:1], folder / "report.html")
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert "harmofl train --config config.toml --out ../fedavg-0-again" in text
 
@@ -139,7 +139,7 @@ def test_page_is_written_whole_or_not_at_all(
 def test_page_without_config_files_can_still_be_made(two_runs: list[FinishedRun], tmp_path: Path) -> None:
     for run in two_runs:
         (run.folder / "config.toml").unlink()
-    page_for_runs([run.folder for run in two_runs], tmp_path / "page.html")
+    page_for_runs(two_runs, tmp_path / "page.html")
     assert "hold no <code>config.toml</code>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

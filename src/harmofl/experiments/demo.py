@@ -1,4 +1,4 @@
-"""The demonstration: two methods on five synthetic hospitals, told as one page."""
+"""The demonstration: three runs on five synthetic hospitals, told as one page."""
 
 from __future__ import annotations
 
@@ -21,24 +21,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TASK = "histology"
-METHODS = ("fedavg", "harmofl")
+RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "fedavg": ("FedAvg", "fedavg", {}),
+    "harmofl": ("HarmoFL", "harmofl", {}),
+    "own-statistics": ("FedAvg, own statistics", "fedavg", {"model.statistics": "site"}),
+}
+"""By the name of their folder: a title, a method and its settings. The third shows what averaged statistics cost."""
 IMAGES_PER_SITE = 4
 
 
 def run_demo(out: Path, watch: Watch) -> tuple[list[FinishedRun], Path]:
     """Train what is not trained yet, and write the page."""
-    folders = [out / method for method in METHODS]
-    for method, folder in zip(METHODS, folders, strict=True):
+    runs = []
+    for name, (title, method, settings) in RUNS.items():
+        folder = out / name
         resume = RunFolder(folder).config.exists()
         try:
-            train(TASK, method, preset="small", out=folder, resume=resume, watch=watch)
+            train(TASK, method, preset="small", settings=settings, out=folder, resume=resume, watch=watch)
         except UsageError as error:
             if resume:
                 raise UsageError(f"{out} holds another demo: remove it, or choose another --out ({error})") from None
             raise
+        runs.append(read_run(folder).with_label(title))
     page = out / "report.html"
-    page_for_runs(folders, page, samples_figure=harmonized_samples(out / "harmofl" / "model"))
-    return [read_run(folder) for folder in folders], page
+    page_for_runs(runs, page, samples_figure=harmonized_samples(out / "harmofl" / "model"))
+    return runs, page
 
 
 def harmonized_samples(folder: Path) -> Figure:

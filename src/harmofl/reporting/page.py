@@ -33,7 +33,7 @@ from harmofl.reporting.page_numbers import (
 from harmofl.reporting.style import to_svg
 from harmofl.reporting.tables import Table, methods_of, score_table
 from harmofl.reporting.words import summarize, title_for
-from harmofl.runs.finished import FinishedRun, read_run
+from harmofl.runs.finished import FinishedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,9 +82,8 @@ TO_TRY = ("fedbn", "harmofl", "fedavg")
 """Of these, a page proposes the first that it does not show."""
 
 
-def page_for_runs(folders: Sequence[Path | str], out: Path | str, samples_figure: Figure | None = None) -> None:
-    """Write the page about these run folders, with a title and a summary computed from their records."""
-    runs = [read_run(folder) for folder in folders]
+def page_for_runs(runs: Sequence[FinishedRun], out: Path | str, samples_figure: Figure | None = None) -> None:
+    """Write the page about these runs, with a title and a summary computed from their records."""
     write_page(
         out,
         title=title_for(runs),
