@@ -11,7 +11,7 @@ from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.page import next_steps_for, page_for_runs, write_page
 from harmofl.reporting.style import INK
 from harmofl.reporting.words import summarize
-from harmofl.runs.finished import FinishedRun
+from harmofl.runs.finished import FinishedRun, read_run
 from html_tables import table_rows
 
 MakeRun = Callable[..., FinishedRun]
@@ -139,7 +139,7 @@ def test_page_is_written_whole_or_not_at_all(
 def test_page_without_config_files_can_still_be_made(two_runs: list[FinishedRun], tmp_path: Path) -> None:
     for run in two_runs:
         (run.folder / "config.toml").unlink()
-    page_for_runs(two_runs, tmp_path / "page.html")
+    page_for_runs([read_run(run.folder) for run in two_runs], tmp_path / "page.html")
     assert "hold no <code>config.toml</code>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 

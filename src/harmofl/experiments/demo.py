@@ -24,7 +24,7 @@ TASK = "histology"
 RUNS: dict[str, tuple[str, str, dict[str, str]]] = {
     "fedavg": ("FedAvg", "fedavg", {}),
     "harmofl": ("HarmoFL", "harmofl", {}),
-    "own-statistics": ("FedAvg, own statistics", "fedavg", {"model.statistics": "site"}),
+    "own-statistics": ("FedAvg with own statistics", "fedavg", {"model.statistics": "site"}),
 }
 """By the name of their folder: a title, a method and its settings. The third shows what averaged statistics cost."""
 IMAGES_PER_SITE = 4
