@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harmofl.data.facts import DataFacts
 from harmofl.runs.finished import FinishedRun, read_run
 
 TITLES = {"fedavg": "FedAvg", "harmofl": "HarmoFL", "fedbn": "FedBN", "centralized": "Centralized"}
@@ -65,6 +66,9 @@ def write_run(
     (folder / "summary.json").write_text(json.dumps(content))
     own = 'band = "dc"\nradius = 0.05\n' if method == "harmofl" else ""
     (folder / "config.toml").write_text(CONFIG.format(method=method, seed=seed, own=own, rounds=rounds))
+    DataFacts(synthetic=True, sites=("A", "B", "C"), channels=3, classes=("normal", "tumor")).write(
+        folder / "data.json"
+    )
     records = _records(method, scores, seed, rounds, failed)
     (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
