@@ -1,3 +1,5 @@
+from weakref import WeakKeyDictionary
+
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -110,6 +112,7 @@ def test_a_last_batch_of_one_joins_the_one_before() -> None:
 def test_all_sites_of_a_process_share_one_memory_budget(
     images: LabelledImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(inputs, "_keeping", WeakKeyDictionary())  # nothing of other tests
     monkeypatch.setattr(inputs, "LARGEST_CACHE", int(2.5 * images.nbytes))
     sites = [TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu")) for _ in range(2)]
     harmonizer = frozen(images, "dc")
