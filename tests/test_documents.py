@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import harmofl
+from folders import segmentation_folder
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -91,10 +94,26 @@ def test_the_experiment_of_the_documentation_can_be_read(tmp_path: Path) -> None
 EXAMPLES = sorted(path for path in (ROOT / "src").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module")
+def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples run: a folder with images and a finished run."""
+    folder = tmp_path_factory.mktemp("examples")
+    images = segmentation_folder(folder / "my-images", sites=3)
+    harmofl.train("segmentation", "fedavg", data=images, preset="smoke", workers=1, out=folder / "runs" / "first")
+    return folder
+
+
+@pytest.mark.usefixtures("own_registries")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_docstring_examples_are_true(path: Path) -> None:
+def test_docstring_examples_are_true(path: Path, examples_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(examples_folder)
     module = import_module(".".join(path.relative_to(ROOT / "src").with_suffix("").parts))
-    assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_every_public_name_has_an_example() -> None:
+    errors = ("RunError",)
+    assert [name for name in harmofl.__all__ if ">>> " not in (getattr(harmofl, name).__doc__ or "")] == list(errors)
 
 
 @pytest.mark.parametrize(

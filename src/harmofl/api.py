@@ -58,9 +58,7 @@ def train(
     Returns:
         The summary, as in summary.json: test scores from 0 to 1 by site, their average, the selected round.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as out:
-    ...     summary = train("histology", "fedavg", preset="smoke", workers=1, out=out)
+    >>> summary = train("histology", "fedavg", preset="smoke", workers=1, out="runs/second")
     >>> 0 <= summary["test"]["average"] <= 1
     True
     """
@@ -107,6 +105,10 @@ def check_data(
 
     Returns:
         Numbers per site and split with every problem, and the path of the picture, if one was written.
+
+    >>> check, sheet = check_data("segmentation", "my-images", preset="smoke", sheet="sheet.png")
+    >>> check.ok, str(sheet)
+    (True, 'sheet.png')
     """
     from harmofl.reporting import data_check
 
@@ -135,13 +137,9 @@ def load_model(folder: str | Path, site: str | None = None, method: Method | Non
         A module that takes raw images (N, C, H, W) from 0 to 1 and gives logits: (N, classes) in classification,
         (N, classes, H, W) in segmentation.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as out:
-    ...     summary = train("histology", "fedavg", preset="smoke", workers=1, out=out)
-    ...     model = load_model(out)
     >>> import torch
-    >>> tuple(model(torch.rand(2, 3, 32, 32)).shape)
-    (2, 2)
+    >>> tuple(load_model("runs/first")(torch.rand(2, 3, 32, 32)).shape)  # images in, logits out
+    (2, 2, 32, 32)
     """
     return open_model(find_model_folder(Path(folder)), site, method).model
 
@@ -170,6 +168,12 @@ def evaluate(
 
     Returns:
         The number of images, the loss and the scores (from 0 to 1, distances in pixels or mm) of each site.
+
+    >>> scores = evaluate("runs/first", data="my-images")
+    >>> sorted(scores)
+    ['site-0', 'site-1', 'site-2']
+    >>> 0 <= scores["site-0"]["metric"] <= 1
+    True
     """
     from harmofl.inference.evaluation import evaluate_model
 
@@ -208,6 +212,10 @@ def predict(
 
     Returns:
         An outcome per image, failed ones included; then one for everything in a folder that was left out.
+
+    >>> outcomes = predict("runs/first", "my-images", out="predictions")
+    >>> outcomes[0].output.exists()
+    True
     """
     from harmofl.inference.prediction import predict as predict_images
 
@@ -250,6 +258,10 @@ def adapt(
 
     Returns:
         How many images were used, and how far the statistics moved.
+
+    >>> summary = adapt("runs/first", "my-images", out="their-model")
+    >>> summary.images >= 8
+    True
     """
     from harmofl.inference.adaptation import adapt_model
 
@@ -271,6 +283,9 @@ def export(
 
     Returns:
         The path of the file.
+
+    >>> export("runs/first", "torchscript", out="exported").name
+    'model.pt'
     """
     from harmofl.inference.export import export_model
 

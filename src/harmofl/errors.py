@@ -19,11 +19,17 @@ MOST_LISTED = 24
 
 
 class UsageError(Exception):
-    """Wrong usage, settings or data: exit code 2."""
+    """Wrong usage, settings or data: the message names what is wrong and what is allowed; exit code 2.
+
+    >>> from harmofl.settings import resolve
+    >>> resolve("nuclei", "fedawg")
+    Traceback (most recent call last):
+    harmofl.errors.UsageError: unknown method 'fedawg'; did you mean 'fedavg'? ...
+    """
 
 
 class RunError(Exception):
-    """A run that cannot go on: exit code 1."""
+    """A run that cannot go on: the message says why, and what is kept; exit code 1."""
 
 
 class DiskError(RunError):

@@ -34,6 +34,13 @@ def load_plugin(file: str | Path) -> ModuleType:
 
     Returns:
         The file as a module.
+
+    >>> from pathlib import Path
+    >>> _ = Path("mine.py").write_text("import harmofl; harmofl.register(harmofl.Method('Mine', limit='always'))")
+    >>> _ = load_plugin("mine.py")
+    >>> from harmofl import registry
+    >>> registry.methods.find("mine").name
+    'Mine'
     """
     path = os.path.abspath(file)
     if path not in _loaded:

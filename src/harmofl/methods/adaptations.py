@@ -15,7 +15,14 @@ from harmofl.methods.pieces import Piece
 
 
 class Adaptation(Piece):
-    """Uses a model as it was received: the base of all adaptations."""
+    """Uses a model as it was received: the base of all adaptations.
+
+    Example:
+        >>> class LastBatchOnly(Adaptation):
+        ...     at_every_site = True
+        ...     def adapt(self, model, images):
+        ...         pool_statistics(model, list(images)[-1:])
+    """
 
     at_every_site: ClassVar[bool] = False
     """Whether sites that took part adapt the model too, to their training images: each then has a model of its own."""

@@ -20,7 +20,19 @@ Schedule = Literal["before-training", "first-round", "every-round"]
 
 
 class Harmonization(Piece):
-    """Makes the layer for images of a shape, and lets it learn when `schedule` says (None: never)."""
+    """Makes the layer for images of a shape, and lets it learn when `schedule` says (None: never).
+
+    Example:
+        >>> class Darker(Harmonizer):
+        ...     def forward(self, images):
+        ...         return images / 2
+        >>> class Darken(Harmonization):
+        ...     def __call__(self, image_shape):
+        ...         return Darker()
+        >>> import torch
+        >>> Darken()((1, 2, 2))(torch.ones(1, 1, 2, 2)).max()
+        tensor(0.5000)
+    """
 
     schedule: Schedule | None = None
 

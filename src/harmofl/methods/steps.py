@@ -40,7 +40,18 @@ class Step(Protocol):
 class RoundStep(Piece):
     """A step with state: it is started once per round and returns the step of that round.
 
-    `control_variates.py` is an example.
+    `control_variates.py` is a whole one.
+
+    Example:
+        >>> class Halving(RoundStep):
+        ...     def start(self, local):
+        ...         def step(model, optimizer, compute_loss):
+        ...             loss = take_gradient(optimizer, compute_loss)
+        ...             for weight in model.parameters():
+        ...                 weight.grad /= 2**local.number  # smaller steps from round to round
+        ...             optimizer.step()
+        ...             return loss
+        ...         return step
     """
 
     @abstractmethod

@@ -107,6 +107,12 @@ class NetworkEntry:
             `model.features`. Its `nn.BatchNorm2d` layers become what `model.norm` says.
         representation_layer: the layer whose output, averaged over the image, represents an image (MOON compares
             these), as `nn.Module.get_submodule` finds it.
+
+    >>> def build(channels, classes, features):
+    ...     return nn.Sequential(nn.Conv2d(channels, features, 3, padding=1), nn.Conv2d(features, classes, 1))
+    >>> entry = NetworkEntry("two-convolutions", ("segmentation",), build, representation_layer="0")
+    >>> tuple(entry.build(3, 2, 8)(torch.rand(1, 3, 16, 16)).shape)
+    (1, 2, 16, 16)
     """
 
     name: str

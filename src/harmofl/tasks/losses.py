@@ -46,6 +46,11 @@ class LossEntry:
         kinds: what it is for.
         compute: from logits (N, classes) or (N, classes, H, W), and the classes (N) or (N, H, W) that are right, to
             one number.
+
+    >>> import torch
+    >>> entry = LossEntry("smooth", ("classification",), lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1))
+    >>> entry.compute(torch.zeros(1, 2), torch.tensor([0]))  # log 2
+    tensor(0.6931)
     """
 
     name: str

@@ -108,6 +108,14 @@ class ScoreEntry(Score):
         scorer: what computes it, and possibly others: given the names of the classes, and whether slow scores are
             wanted too, it returns a `Scorer`, whose `scores()` must contain this score's name.
         slow: whether its scorer computes it only when slow scores are wanted.
+
+    >>> class ErrorScorer:
+    ...     def __init__(self, classes, thorough): self.errors = []
+    ...     def add(self, logits, batch): self.errors += (logits.argmax(dim=1) != batch.targets).tolist()
+    ...     def scores(self): return {"error": sum(self.errors) / len(self.errors)}
+    >>> entry = ScoreEntry("error", higher_is_better=False, kinds=("classification",), scorer=ErrorScorer)
+    >>> entry.format(0.25)
+    '25.00 %'
     """
 
     kinds: tuple[Kind, ...]

@@ -61,22 +61,35 @@ class PhantomSource:
 
 @dataclass(frozen=True)
 class Task:
-    """A learning problem shared by several sites."""
+    """A learning problem shared by several sites: data, network, loss, score and defaults.
+
+    Attributes:
+        name: what users call it.
+        title: the same in words.
+        kind: "classification" or "segmentation".
+        main_score: the name of the score that selects a round, unless the user chooses another.
+        layout: how its images lie in a folder.
+        about_data: the same in words.
+        presets: the settings of "paper", "paper-code", "small" and "smoke", as {"section": {"name": value}}.
+        classes: their names, the first is background in segmentation; empty: they are found in the data.
+        channels: of the phantom's images.
+        phantom: synthetic hospitals, for runs without a folder.
+
+    >>> from harmofl import registry
+    >>> task = registry.tasks.find("nuclei")
+    >>> task.kind, task.main_score, task.classes
+    ('segmentation', 'dice', ('background', 'nucleus'))
+    """
 
     name: str
     title: str
     kind: Kind
     main_score: str
-    """The name of the score that selects a round, unless the user chooses another."""
     layout: Layout
-    """How its images lie in a folder."""
     about_data: str
-    """The same in words."""
     presets: Mapping[str, Mapping[str, Any]]
     classes: tuple[str, ...] = ()
-    """Empty: they are found in the data."""
     channels: int = 0
-    """Of the phantom."""
     phantom: Phantom | None = None
 
     def check(self, settings: Settings) -> None:
