@@ -25,12 +25,18 @@ def on_network(kit: ServerKit, out: Path, method: str = "fedavg", **more: Any) -
     return coordinate(kit, wanted, out, wait=1, **options)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedbn", "moon", "fedadam", "harmofl", "local"])
-def test_the_network_changes_no_bit(tmp_path: Path, method: str) -> None:
-    train(tmp_path / "here", method, data__sites=THREE)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        *((method, {}) for method in ("fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "harmofl", "local")),
+        ("fedavg", {"model__statistics": "site"}),
+    ],
+)
+def test_the_network_changes_no_bit(tmp_path: Path, method: str, settings: dict[str, str]) -> None:
+    train(tmp_path / "here", method, data__sites=THREE, **settings)
     server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
     with looped(sites):
-        on_network(server, tmp_path / "there", method)
+        on_network(server, tmp_path / "there", method, **settings)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
 
