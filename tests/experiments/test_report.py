@@ -1,12 +1,14 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
+from harmofl.data.facts import DataFacts
 from harmofl.errors import UsageError
 from harmofl.experiments.report import write_report
 from harmofl.runs.finished import FinishedRun
@@ -66,6 +68,7 @@ def test_a_hospital_that_took_no_part_has_a_table_of_its_own(make_run: MakeRun) 
 def test_runs_on_images_of_ones_own_go_on_with_their_model(make_run: MakeRun) -> None:
     run = make_run("fedavg", {"A": 0.9, "B": 0.8})
     (run.folder / "config.toml").write_text(run.config.replace("[data]\n", '[data]\nfolder = "images"\n'))
+    replace(DataFacts.read(run.folder / "data.json"), synthetic=False).write(run.folder / "data.json")
     (run.folder / "model").mkdir()
     text = text_of(run.folder)
     assert "harmofl evaluate model --data FOLDER" in text
