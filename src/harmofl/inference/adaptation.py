@@ -74,22 +74,31 @@ def adapt_model(
     if not before:
         norm = trained.settings.model.norm
         raise UsageError(f"{folder}: model.norm = {norm!r} keeps no statistics, so there is nothing to adapt")
-    reading = _Reading(trained, _find_images(data, out), watch)
+    images = _find_images(data, out)
+    _check_number(data, len(images), fewest, {})  # before they are read
+    reading = _Reading(trained, images, watch)
     place = choose_device(device)
     with threads(trained.settings.federation.threads):
         trained.model.to(place)
         pool_statistics(trained.model, (to_device(batch, place) for batch in reading.batches()))
-    if reading.num_read < fewest:
-        words = "; ".join(f"{name}: {reason}" for name, reason in list(reading.unreadable.items())[:3])
-        raise UsageError(
-            f"{data}: {reading.num_read} images that can be read; statistics take at least {fewest} (--min-images)"
-            + (f" ({words})" if words else "")
-        )
+    _check_number(data, reading.num_read, fewest, reading.unreadable)
     summary = AdaptationSummary(
         reading.num_read, reading.num_inputs, *measure_movement(before, _statistics(trained.model)), reading.unreadable
     )
     _write(out, trained.model, read_description(folder), summary)
     return summary
+
+
+def _check_number(data: Path, count: int, fewest: int, unreadable: Mapping[str, str]) -> None:
+    """Raise an error for too few images, with the first reasons why others do not count."""
+    if count >= fewest:
+        return
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in list(unreadable.items())[:3])
+    images = "1 image" if count == 1 else f"{count} images"
+    raise UsageError(
+        f"{data}: {images} that can be read; statistics take at least {fewest} (--min-images)"
+        + (f" ({reasons})" if reasons else "")
+    )
 
 
 def _choose_model(folder: Path, site: str | None, method: Method | None) -> TrainedModel:
