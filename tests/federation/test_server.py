@@ -378,6 +378,11 @@ def test_a_method_that_keeps_batch_norm_is_refused_where_its_layers_hold_nothing
     assert not (tmp_path / "run").exists()
 
 
+def test_pooled_variances_are_refused_where_a_rule_combines_them_itself(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"running_variances = 'pooled': must be 'mean', as Median combines"):
+        train(tmp_path / "run", "median", federation__running_variances="pooled")
+
+
 def test_a_site_that_shares_no_weights_has_the_amplitude_of_its_own_best_round(tmp_path: Path) -> None:
     """Every site is best after another round; the amplitude changes from round to round."""
 

@@ -1,5 +1,7 @@
 """Batch norm statistics that each site estimates on its own images, for any method."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ import torch
 import harmofl
 from harmofl import registry
 from harmofl.errors import UsageError
-from harmofl.methods.adaptations import SiteStatistics, pool_statistics
+from harmofl.methods.adaptations import Adaptation, OwnLayers, SiteStatistics, pool_statistics
+from harmofl.methods.catalogue import fedavg
+from harmofl.methods.model import Model
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.model_folder import open_model
 from harmofl.settings import resolve
@@ -72,6 +76,32 @@ def test_workers_and_resumed_runs_give_the_same_bits(tmp_path: Path) -> None:
 def test_a_hospital_that_took_no_part_uses_its_own_statistics_too(tmp_path: Path) -> None:
     summary = train(tmp_path / "run", rounds=1, data__hold_out_site="hospital-2", **OWN)
     assert summary["unseen"]["hospital-2"]["note"] == SiteStatistics.note
+
+
+@dataclass(frozen=True)
+class Blind(Adaptation):
+    """Scores with a model whose weights are zero."""
+
+    at_every_site = True
+
+    def adapt(self, model: Model, images: Iterable[torch.Tensor]) -> None:
+        for weight in model.parameters():
+            weight.data.zero_()
+
+
+def test_training_goes_on_from_what_was_received_whatever_an_adaptation_does(tmp_path: Path) -> None:
+    train(tmp_path / "plain", fedavg, rounds=2)
+    train(tmp_path / "blind", replace(fedavg, adapt=Blind()), rounds=2)
+    plain, blind = (RunFolder(tmp_path / name).checkpoints.load(2)[0] for name in ("plain", "blind"))
+    assert all(torch.equal(tensor, blind[name]) for name, tensor in plain.items())
+
+
+def test_a_common_model_is_adapted_for_a_hospital_that_took_no_part(tmp_path: Path) -> None:
+    summary = train(tmp_path / "run", replace(fedavg, adapt=OwnLayers()), rounds=1, data__hold_out_site="hospital-2")
+    plain = train(tmp_path / "plain", rounds=1, data__hold_out_site="hospital-2")
+    assert summary["unseen"]["hospital-2"]["note"] == OwnLayers.note
+    assert summary["unseen"]["hospital-2"]["loss"] != plain["unseen"]["hospital-2"]["loss"]
+    assert "note" not in plain["unseen"]["hospital-2"]
 
 
 def test_pooled_training_is_scored_with_each_sites_own_statistics(tmp_path: Path) -> None:

@@ -73,3 +73,12 @@ def test_only_statistics_change() -> None:
     SiteStatistics().adapt(model, [torch.rand(4, 2, 4, 4)])
     changed = {name for name, tensor in snapshot(model).items() if not torch.equal(before[name], tensor)}
     assert {name.rpartition(".")[2] for name in changed} <= {"running_mean", "running_var", "num_batches_tracked"}
+
+
+def test_a_layer_that_no_image_reaches_stays_as_it_is() -> None:
+    model, norm = small_model()
+    model.auxiliary = nn.BatchNorm2d(2)
+    pool_statistics(model, [torch.rand(4, 2, 4, 4)])
+    assert model.auxiliary.running_mean.tolist() == [0.0, 0.0]
+    assert norm.running_mean is not None
+    assert norm.running_mean.min() > 0

@@ -1,7 +1,15 @@
+from dataclasses import replace
+
 import pytest
+import torch
+from torch import nn
 from toys import Parabolas
 
 from harmofl.methods.catalogue import fedavg, scaffold
+from harmofl.methods.control_variates import ControlVariates
+from harmofl.methods.layers import Harmonizer
+from harmofl.methods.model import Model
+from harmofl.methods.pieces import LocalRound, Memory
 
 SITES = [(1.0, 0.0), (3.0, 4.0)]  # the sum of both losses is least at (1 · 0 + 3 · 4) / 4 = 3
 
@@ -39,3 +47,16 @@ def test_sites_that_are_alike_train_as_with_fedavg() -> None:
     alike = [(2.0, 1.0), (2.0, 1.0)]
     one, other = (Parabolas(method, alike, steps=1, rate=0.1) for method in (scaffold, fedavg))
     assert [one.round() for _ in range(4)] == pytest.approx([other.round() for _ in range(4)])
+
+
+def test_a_weight_without_a_gradient_is_left_alone() -> None:
+    layers = {"used": nn.Linear(1, 1, bias=False), "unused": nn.Linear(1, 1)}
+    model = Model(Harmonizer(), nn.ModuleDict(layers))  # type: ignore[arg-type]
+    zeros = {name: torch.zeros_like(weight) for name, weight in model.network.named_parameters()}
+    local = LocalRound(2, model, list(model.parameters()), 0.1, Memory(kept=zeros, received=zeros))
+    step = ControlVariates().start(local)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model.network, optimizer, lambda: layers["used"](torch.ones(1, 1)).sum())
+    ControlVariates().finish(replace(local, num_steps=1))
+    assert local.memory.kept["used.weight"].tolist() == [[1.0]]
+    assert local.memory.kept["unused.weight"].tolist() == [[0.0]]

@@ -5,7 +5,7 @@ import torch
 
 from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
-from harmofl.methods.server_rules import ServerRule, Update
+from harmofl.methods.server_rules import ServerRule, Update, combine_entries
 
 START = {"weight": torch.tensor([1.0]), "mean": torch.tensor([10.0]), "count": torch.tensor(7)}
 
@@ -69,3 +69,23 @@ def test_a_rule_that_needs_every_update_must_say_how_it_combines_them() -> None:
 def test_settings_out_of_range_are_refused(rule: type, settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         rule(**settings)
+
+
+def test_a_rule_that_sees_every_update_rescales_by_the_effective_steps_as_sums_do() -> None:
+    """Σ pᵢaᵢ · Σ pᵢ(θᵢ − θ)/aᵢ, whichever way the sum is made: 10 steps each, moves of 10 and 20."""
+
+    class Steps(ServerRule):
+        def effective_steps(self, num_steps: int, momentum: float) -> float:
+            return float(num_steps)
+
+    class EveryUpdate(Steps):
+        needs_every_update = True
+
+        def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
+            return combine_entries(updates, lambda values: values.mean(dim=0))
+
+    for rule in (Steps(), EveryUpdate()):
+        aggregation = start_aggregation(rule, {"weight": torch.tensor([0.0])}, trainable=["weight"])
+        for move in (10.0, 20.0):
+            aggregation.add({"weight": torch.tensor([move])}, 1.0, num_steps=10, momentum=0.0)
+        assert aggregation.finish({}, 1.0)[0]["weight"].item() == pytest.approx(15.0)

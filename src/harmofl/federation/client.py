@@ -267,7 +267,7 @@ class Client:
             yield
             return
         batches = self.site.train_of[name].batches(max(2, self.settings.training.batch_size))
-        with restoring(list(self.model.buffers())):
+        with restoring([*self.model.parameters(), *self.model.buffers()]):
             adaptation.adapt(self.model, (to_device(batch.images, self.device) for batch in batches))
             yield
 

@@ -43,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a site answers; with an error, nothing else counts."""
+    """What a site answers; with an error, only its scores count."""
 
     site: str
     state: State = field(default_factory=dict)

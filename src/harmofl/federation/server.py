@@ -56,6 +56,7 @@ class Server:
         self.run_identifier = run
         self.watch = watch
         self.site_names = task.sites_of(settings.data)
+        self.num_participants = len(task.participants(method, settings.data))
         model = task.build_model(settings, method)
         if settings.model.initial:
             start_from(model.network, Path(settings.model.initial))
@@ -108,7 +109,7 @@ class Server:
 
     def _measure(self, progress: Progress, sites: list[str]) -> Progress:
         requests = {site: self._request("measure", site, progress, 0) for site in sites}
-        combining = Combining(self.pieces, progress.combined, len(sites))
+        combining = Combining(self.pieces, progress.combined, self.num_participants)
         records: list[Record] = []
         num_measured = 0
         for reply in self.sites.usable_replies(requests, records):
@@ -130,7 +131,7 @@ class Server:
         requests = {site: self._request("train", site, progress, number, score=progress.round > 0) for site in sites}
         start = {name: progress.state[name] for name in self.shared}
         aggregation = start_aggregation(self.method.server_rule, start, self.trainable, self.pooled)
-        combining = Combining(self.pieces, progress.combined, len(sites))
+        combining = Combining(self.pieces, progress.combined, self.num_participants)
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
@@ -290,6 +291,15 @@ def check_sharing(method: Method, model: Model, settings: Settings) -> None:
         raise UsageError(
             f"model.norm = 'batch-statistics': its layers hold nothing, so {method.name} would keep nothing at the "
             "sites and be FedAvg; choose another norm, or fedavg"
+        )
+
+
+def check_server_rule(method: Method, settings: Settings) -> None:
+    """Raise an error for a setting that a rule which sees every update would pass over."""
+    if method.server_rule.needs_every_update and settings.federation.running_variances == "pooled":
+        raise UsageError(
+            "federation.running_variances = 'pooled': must be 'mean', as "
+            f"{method.name} combines variances by its own rule"
         )
 
 

@@ -13,7 +13,7 @@ from harmofl.data.facts import DataFacts
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, ignore
-from harmofl.federation.server import Server, check_pieces, check_sharing, start_from
+from harmofl.federation.server import Server, check_pieces, check_server_rule, check_sharing, start_from
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
@@ -96,6 +96,7 @@ def run_federation(
     model = task.build_model(settings, method)
     check_pieces(method, model)
     check_sharing(method, model, settings)
+    check_server_rule(method, settings)
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(model.network, Path(settings.model.initial))
     folder = RunFolder(out)

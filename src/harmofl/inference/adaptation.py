@@ -28,7 +28,7 @@ from harmofl.methods.method import Method
 from harmofl.methods.model import Model
 from harmofl.methods.sharing import running_statistics
 from harmofl.runs.model_folder import TrainedModel, has_one_model, open_model, read_description
-from harmofl.runs.site_models import mean_model
+from harmofl.runs.site_models import mean_model, shared_entries
 from harmofl.states import State, snapshot
 
 FEWEST_IMAGES = 8
@@ -106,7 +106,7 @@ def _choose_model(folder: Path, site: str | None, method: Method | None) -> Trai
     if site is not None or has_one_model(folder):
         return open_model(folder, site, method)
     each = [open_model(folder, name, method) for name in read_description(folder)["sites"]]
-    shared = set(each[0].method.shares(each[0].model.network))
+    shared = shared_entries(each[0].method, each[0].model)
     if not shared:
         raise UsageError(f"{folder}: each site trained alone, so there is no common model: choose one with --site")
     return each[0]._replace(model=mean_model([trained.model for trained in each], shared))

@@ -115,7 +115,12 @@ class Moments:
         self.squares = self.squares + values.square().sum(dim=1).cpu()
 
     def write_to(self, layer: _BatchNorm) -> None:
-        """Set a layer's running statistics; the variance is the unbiased one, as in training."""
+        """Set a layer's running statistics; the variance is the unbiased one, as in training.
+
+        A layer that no image reached, such as one of an auxiliary output, stays as it is.
+        """
+        if self.count == 0:
+            return
         assert layer.running_mean is not None
         assert layer.running_var is not None
         mean = self.sums / self.count

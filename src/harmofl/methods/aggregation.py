@@ -119,6 +119,7 @@ class GatheredUpdates(Aggregation):
         super().__init__(rule, state, trainable)
         self._updates: list[Update] = []
         self._weights: list[float] = []
+        self._total_steps = 0.0
 
     def add_floating(self, site_state: Mapping[str, Tensor], weight: float, steps: float) -> None:
         """Keep one site's differences to the global state, its weights divided by its steps."""
@@ -127,10 +128,12 @@ class GatheredUpdates(Aggregation):
         buffers = {name: change for name, change in changes.items() if name not in self.trainable}
         self._updates.append(Update(weights, buffers))
         self._weights.append(weight)
+        self._total_steps += weight * steps
 
     def targets(self) -> State:
         """The global state with the combined update."""
         total = sum(self._weights)
         update = self.rule.combine(self._updates, [weight / total for weight in self._weights])
-        changes = update.weights | update.buffers
+        mean_steps = self._total_steps / total
+        changes = {name: mean_steps * change for name, change in update.weights.items()} | update.buffers
         return {name: self.state[name].double() + changes[name] for name in self.floating}

@@ -88,9 +88,10 @@ fedavgm = Method(
 scaffold = Method(
     "SCAFFOLD",
     step=ControlVariates(),
+    requires={"federation.weights": "uniform"},  # the variates' mean is plain, so the models' must be
     paper="Karimireddy et al., ICML 2020",
     idea="Steps are corrected by the difference between the mean gradient of all sites and the site's own.",
-    limit="one local step a round, or sites with equal gradients",
+    limit="one local step of plain gradient descent a round",
 )
 
 feddyn = Method(

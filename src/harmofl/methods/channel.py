@@ -15,8 +15,8 @@ Pieces = Mapping[str, Piece]
 
 
 def open_memories(pieces: Pieces, kept: State, combined: State) -> dict[str, Memory]:
-    """Give every piece what it kept at this site and what the server combined for it."""
-    return {name: Memory(select_prefix(name, kept), select_prefix(name, combined)) for name in pieces}
+    """Give every piece what it kept at this site and what the server combined for it, as copies of its own."""
+    return {name: Memory(select_prefix(name, kept), _copy(select_prefix(name, combined))) for name in pieces}
 
 
 def collect_kept(memories: Mapping[str, Memory]) -> State:

@@ -42,10 +42,11 @@ class ControlVariates(RoundStep):
 
         def step(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
             loss = take_gradient(optimizer, compute_loss)
+            used = [place for place, weight in enumerate(weights.values()) if weight.grad is not None]
             gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
-            torch._foreach_add_(sums, gradients)
+            torch._foreach_add_([sums[place] for place in used], gradients)
             if corrections:  # none in the first round
-                torch._foreach_add_(gradients, corrections)
+                torch._foreach_add_(gradients, [corrections[place] for place in used])
             optimizer.step()
             return loss
 

@@ -49,7 +49,10 @@ class DynamicRegularizer(Penalty):
 
 @dataclass(frozen=True)
 class DynamicAverage(ServerRule):
-    """θ ← mean of the sites − h/α, with h/α ← h/α − mean move: the server remembers the sum of all mean moves."""
+    """θ ← mean of the sites − h/α, with h/α ← h/α − mean move: the server remembers the sum of all mean moves.
+
+    The mean is over the sites that answered: where some miss a round, it stands for that of all.
+    """
 
     def move(self, update: State, memory: State, learning_rate: float) -> tuple[State, State]:
         """Go to the mean, and as far again as the sites have moved in all rounds together."""

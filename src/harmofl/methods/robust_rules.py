@@ -1,4 +1,8 @@
-"""Server rules that one bad site cannot spoil. Each needs every site's update at once, and counts all sites alike."""
+"""Server rules that one bad site cannot spoil, if there are enough others in a round.
+
+Three sites are enough for the two medians, five for the trimmed mean at 0.2, and 2 · outliers + 3 for Krum. Each rule
+needs every site's update at once, and counts all sites alike.
+"""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from harmofl.data.images import ImageSet
 from harmofl.devices import choose_device, to_device
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
+from harmofl.methods.sharing import running_statistics
 from harmofl.runs.model_folder import has_one_model, open_model, read_description
 from harmofl.settings import Settings
 from harmofl.states import evaluating, snapshot
@@ -50,20 +51,31 @@ def models_for(
     """
     description = read_description(folder)
     place = choose_device(device)
+    batches = (to_device(batch.images, place) for batch in images.batches(max(2, settings.training.batch_size)))
     if has_one_model(folder):
-        return Candidates((open_model(folder, site if own else None, method).model.to(place),))
+        trained = open_model(folder, site if own else None, method)
+        model, adapt = trained.model.to(place), trained.method.adapt
+        if own or site in description["sites"] or "adapted" in description:
+            return Candidates((model,))
+        adapt.adapt(model, batches)
+        return Candidates((model,), adapt.note)
     if own or site in description["sites"]:
         return Candidates((open_model(folder, site, method).model.to(place),))
     each = [open_model(folder, name, method) for name in description["sites"]]
     models = [trained.model.to(place) for trained in each]
     chosen = each[0].method
-    shared = set(chosen.shares(models[0].network))
+    shared = shared_entries(chosen, models[0])
     if not shared:
         return Candidates(tuple(models), MEAN_OF_MODELS)
     model = mean_model(models, shared)
-    batches = images.batches(max(2, settings.training.batch_size))
-    chosen.adapt.adapt(model, (to_device(batch.images, place) for batch in batches))
+    chosen.adapt.adapt(model, batches)
     return Candidates((model,), chosen.adapt.note or MEAN_OF_OWN_LAYERS)
+
+
+def shared_entries(method: Method, model: Model) -> set[str]:
+    """The entries of the network that are the same at all sites: what travels, without statistics of a site's own."""
+    statistics = running_statistics(model.network) if method.adapt.at_every_site else {}
+    return set(method.shares(model.network)) - {*statistics, *statistics.values()}
 
 
 def mean_model(models: Sequence[Model], shared: set[str]) -> Model:
