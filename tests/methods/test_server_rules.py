@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from harmofl.methods.aggregation import start_aggregation
-from harmofl.methods.server_rules import AdaptiveMoments, Average, NormalizedAverage, ServerRule
+from harmofl.methods.server_rules import AdaptiveMoments, Average, NormalizedAverage, ServerMomentum, ServerRule
 from harmofl.states import State
 
 START = {"weight": torch.tensor([1.0, 2.0]), "mean": torch.tensor([10.0]), "count": torch.tensor(7)}
@@ -119,6 +119,15 @@ def test_normalized_average_is_the_average_at_equal_numbers_of_steps(momentum: f
     normalized, _ = combined(NormalizedAverage(), (3, 1), num_steps=(6, 6), momentum=momentum)
     average, _ = combined(Average(), (3, 1), num_steps=(6, 6), momentum=momentum)
     torch.testing.assert_close(normalized["weight"], average["weight"])
+
+
+def test_server_momentum_by_hand_over_two_rounds() -> None:
+    rule = ServerMomentum(server_momentum=0.5)
+    change, memory = rule.move({"w": torch.tensor([2.0])}, {}, 0.1)
+    assert change["w"].tolist() == pytest.approx([0.2])
+    change, memory = rule.move({"w": torch.tensor([4.0])}, memory, 0.1)
+    assert memory["w"].tolist() == [5.0]  # half of 2, and 4
+    assert change["w"].tolist() == pytest.approx([0.5])
 
 
 def test_adaptive_moments_by_hand_over_two_rounds() -> None:
