@@ -55,8 +55,9 @@ class Harmonization(Piece):
 
     def measure(self, model: Model, images: Iterable[Tensor], memory: Memory) -> None:
         """Let the layer measure the site's training images."""
-        model.harmonizer.measure(images)
-        self._write_down(model.harmonizer, memory)
+        layer = model.harmonizer
+        layer.measure(images)
+        memory.kept, memory.sent = _own_buffers(layer), layer.measurement()
 
     def receive(self, model: Model, memory: Memory) -> None:
         """Give the layer what is the site's own and what the server combined."""
@@ -73,17 +74,18 @@ class Harmonization(Piece):
 
     def finish(self, local: LocalRound) -> None:
         """Keep what is the site's own; send what was learned in this round."""
-        self._write_down(local.model.harmonizer, local.memory)
-        if not self.learns_in(local.number):
-            local.memory.sent = {}
+        layer, memory = local.model.harmonizer, local.memory
+        memory.kept = _own_buffers(layer)
+        if self.learns_in(local.number):
+            memory.sent = layer.measurement()
 
     def learns_in(self, round_number: int) -> bool:
         """Whether the layer learns while a site trains."""
         return self.schedule == "every-round" or (self.schedule == "first-round" and round_number == 1)
 
-    def _write_down(self, layer: Harmonizer, memory: Memory) -> None:
-        memory.kept = snapshot(layer, sorted(layer.own))
-        memory.sent = layer.measurement()
+
+def _own_buffers(layer: Harmonizer) -> State:
+    return snapshot(layer, sorted(layer.own))
 
 
 class Identity(Harmonization):
