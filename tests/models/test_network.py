@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -42,6 +44,36 @@ def test_a_network_gives_logits_and_one_representation_per_image(
 def test_densenet121_has_the_size_of_the_original() -> None:
     network = build_network(densenet121, channels=3, classes=1000, features=64, norm="batch", seed=0)
     assert sum(weight.numel() for weight in network.parameters()) == 7_978_856  # Huang et al., as in torchvision
+
+
+def test_the_unet_has_the_size_of_the_one_released_with_the_paper() -> None:
+    # Two 3 × 3 convolutions with batch norm from i to o features: 9io + 9oo + 4o weights; an up-convolution from 2o
+    # to o: 8oo + o. Five levels down from 3 channels, four up, and 2 classes.
+    def two(i: int, o: int) -> int:
+        return 9 * i * o + 9 * o * o + 4 * o
+
+    widths = [32, 64, 128, 256]
+    down = two(3, 32) + sum(two(width, 2 * width) for width in widths)
+    up = sum(8 * width * width + width + two(2 * width, width) for width in widths)
+    network = build("unet", features=32)
+    assert sum(weight.numel() for weight in network.parameters()) == down + up + 2 * 32 + 2 == 7_763_074
+
+
+@pytest.mark.parametrize("name", ["densenet-small", "densenet121", "unet"])
+def test_no_convolution_in_front_of_a_batch_norm_has_a_bias(name: str) -> None:
+    network = build(name)
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    network.eval().requires_grad_(False)
+    order: list[nn.Module] = []
+    kinds = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.ConvTranspose2d)
+    for layer in network.modules():
+        if isinstance(layer, kinds):
+            layer.register_forward_hook(lambda layer, *_: order.append(layer))
+    network(images)
+    followed = [one for one, two in itertools.pairwise(order) if isinstance(two, nn.BatchNorm2d)]
+    convolutions = [layer for layer in followed if isinstance(layer, nn.Conv2d)]
+    assert convolutions
+    assert all(layer.bias is None for layer in convolutions)
 
 
 def test_the_representation_is_the_layers_output_averaged_over_the_image() -> None:

@@ -63,10 +63,12 @@ def test_weights_of_another_network_are_refused_in_one_line(folder: Path, tmp_pa
     broken = copied(folder, tmp_path / "model")
     description = json.loads((broken / "model.json").read_text())
     description["settings"]["model"]["features"] = 4
+    description["version"] = "0.0.1"
     (broken / "model.json").write_text(json.dumps(description))
     with pytest.raises(harmofl.UsageError, match=r"does not fit model\.json: size mismatch") as error:
         harmofl.load_model(broken)
     assert len(str(error.value).splitlines()) == 1
+    assert str(error.value).endswith(f"(written by harmofl 0.0.1; this is {harmofl.__version__})")
 
 
 @pytest.mark.parametrize("change", [{"task": "golf"}, {"settings": {}}, {"settings": None}, {"task": None}])

@@ -1,4 +1,4 @@
-"""Every network, from MONAI."""
+"""Every network, from MONAI or its blocks."""
 
 from __future__ import annotations
 
@@ -34,16 +34,12 @@ def build_densenet_small(channels: int, classes: int, features: int) -> nn.Modul
 
 
 def build_unet(channels: int, classes: int, features: int) -> nn.Module:
-    """U-Net (Ronneberger et al. 2015) with four poolings; features double at each."""
-    from monai.networks.nets import BasicUNet
+    """The paper's U-Net."""
+    from harmofl.models.unet import UNet
 
-    widths = [features * 2**level for level in range(5)] + [features]
-    network: nn.Module = BasicUNet(
-        spatial_dims=2, in_channels=channels, out_channels=classes, features=widths, norm="batch", act="relu"
-    )
-    return network
+    return UNet(dimensions=2, channels=channels, classes=classes, features=features)
 
 
 densenet121 = NetworkEntry("densenet121", ("classification",), build_densenet121, "class_layers.flatten")
 densenet_small = NetworkEntry("densenet-small", ("classification",), build_densenet_small, "class_layers.flatten")
-unet = NetworkEntry("unet", ("segmentation",), build_unet, "down_4")
+unet = NetworkEntry("unet", ("segmentation",), build_unet, "down.3")

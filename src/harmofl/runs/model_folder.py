@@ -129,7 +129,8 @@ def open_model(folder: Path, site: str | None = None, method: Method | None = No
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     except RuntimeError as error:
-        raise UsageError(f"{path}: does not fit model.json: {first_misfit(error)}") from None
+        misfit = first_misfit(error)
+        raise UsageError(f"{path}: does not fit model.json: {misfit}{_version_hint(description)}") from None
     return TrainedModel(model.eval(), task, settings, method)
 
 
@@ -138,6 +139,12 @@ def _plugin_hint(description: Mapping[str, Any]) -> str:
     files = [str(name) for name in description.get("plugins", [])]
     named = f"the model was trained with {', '.join(files)}: " if files else "if it is your own, "
     return f"; {named}load its file first, with --plugin or harmofl.load_plugin"
+
+
+def _version_hint(description: Mapping[str, Any]) -> str:
+    """Networks may change between versions: the U-Net did after 0.1."""
+    written_by = description.get("version", __version__)
+    return "" if written_by == __version__ else f" (written by harmofl {written_by}; this is {__version__})"
 
 
 def has_one_model(folder: Path) -> bool:
