@@ -1,5 +1,6 @@
 import tomllib
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -182,6 +183,10 @@ def test_fednova_resets_the_optimizer_and_refuses_to_keep_it() -> None:
         ({"training.optimizer": "lion"}, r"training\.optimizer = 'lion': must be 'sgd' or 'adam'"),
         ({"federation.quorum": 1.5}, r"federation\.quorum = 1\.5: must be less than or equal to 1"),
         ({"data.size": 8}, r"data\.size = 8: must be greater than or equal to 16"),
+        ({"data.dimensions": 4}, r"data\.dimensions = 4: must be 2 or 3"),
+        ({"data.spacing": [1, 1]}, r"data\.spacing = \[1, 1\]: must be three numbers above 0, in millimetres"),
+        ({"data.spacing": [1, 0, 1]}, r"data\.spacing = \[1, 0, 1\]: must be three numbers above 0"),
+        ({"data.patch": [4, 32, 32]}, r"data\.patch = \[4, 32, 32\]: must be three whole numbers from 8 to 1024"),
         ({"data.sites": "A"}, r"data\.sites = 'A': must be a list, in square brackets"),
         ({"seed": -1}, r"seed = -1: must be greater than or equal to 0"),
         ({"device": "tpu"}, r"device = 'tpu': must be 'auto', 'cpu' or 'cuda'"),
@@ -252,8 +257,8 @@ def test_every_setting_has_a_name_and_a_preset_may_only_use_those() -> None:
     names = setting_names()
     assert {"seed", "device", "data.shift", "model.norm", "training.rounds", "federation.quorum"} <= set(names)
     for task in registry.tasks.names():
-        for preset in registry.tasks.find(task).presets.values():
-            values = preset_values(preset, folder="somewhere")
+        for preset, dimensions in product(registry.tasks.find(task).presets.values(), (2, 3)):
+            values = preset_values(preset, folder="somewhere", dimensions=dimensions)
             assert {name for name in flatten(values) if not name.startswith("method.")} <= set(names)
 
 
@@ -358,3 +363,16 @@ def test_another_preset_gives_back_a_methods_usual_settings() -> None:
     file = tomllib.loads(written.to_toml())
     assert file["method"]["mu"] == 0.05
     assert resolve(preset="paper", file=file)[1].settings["mu"] == 1.0
+
+
+def test_the_part_of_a_preset_for_volumes_holds_for_volumes_only() -> None:
+    preset = {
+        "data": {"size": 48},
+        "volumes": {"data": {"patch": [8, 32, 32]}, "real_images": {"data": {"spacing": [3, 1, 1]}}},
+        "real_images": {"data": {"limit": 5}},
+    }
+    assert preset_values(preset, None) == {"data": {"size": 48}}
+    assert preset_values(preset, "here") == {"data": {"size": 48, "limit": 5}}
+    assert preset_values(preset, None, 3) == {"data": {"size": 48, "patch": [8, 32, 32]}}
+    of_folder = {"size": 48, "patch": [8, 32, 32], "spacing": [3, 1, 1], "limit": 5}
+    assert preset_values(preset, "here", 3) == {"data": of_folder}

@@ -63,11 +63,12 @@ def _presets_of(name: str) -> Table:
 def _condition(setting: str) -> str:
     """A setting of a preset by the name that one types, and for what it is meant if not for every run."""
     from harmofl import registry
-    from harmofl.settings.resolution import REAL_IMAGES
+    from harmofl.settings.resolution import REAL_IMAGES, VOLUMES
 
     first, _, rest = setting.partition(".")
-    if first == REAL_IMAGES:
-        return f"{rest} (with --data)"
+    meant = {REAL_IMAGES: "with --data", VOLUMES: "with data.dimensions=3"}
+    if first in meant:
+        return f"{_condition(rest)} ({meant[first]})"
     method, _, own = rest.partition(".")
     return f"{first}.{own} ({method} only)" if method in registry.methods else setting
 
@@ -90,4 +91,4 @@ def _every_setting() -> Table:
 
 def _meaning(field: FieldInfo) -> str:
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return escape(f"{field.description} ({', '.join(choices)})" if choices else str(field.description))
+    return escape(f"{field.description} ({', '.join(map(str, choices))})" if choices else str(field.description))

@@ -22,6 +22,9 @@ OF_ONE_TASK = ("sites", "channels", "classes")
 REAL_IMAGES = "real_images"
 """The part of a preset that holds for images of a folder, not of a phantom."""
 
+VOLUMES = "volumes"
+"""The part of a preset that holds for data.dimensions = 3; it may have a part for images of a folder, too."""
+
 
 def resolve(
     task: str | None = None,
@@ -44,8 +47,9 @@ def resolve(
         raise unknown_name("preset", preset, chosen_task.presets)
 
     folder = given.folder if given.names_folder else written.folder
-    written = written.own_choices(chosen_task.name, chosen, preset, bool(folder))
-    base = preset_values(chosen_task.presets[preset], folder)
+    dimensions = given.dimensions or written.dimensions or 2
+    written = written.own_choices(chosen_task.name, chosen, preset, bool(folder), dimensions)
+    base = preset_values(chosen_task.presets[preset], folder, dimensions)
     chosen = _with_settings(chosen, _wishes_for(chosen, base.pop("method", {})) | written.of_method | given.of_method)
     tree: Tree = {}
     for layer in (base, nest({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
@@ -60,9 +64,12 @@ def resolve(
     return settings, chosen.with_statistics(settings.model.statistics)
 
 
-def preset_values(preset: Mapping[str, Any], folder: str | None) -> Tree:
-    """What a preset sets: some of it, under `real_images`, for images of a folder only."""
+def preset_values(preset: Mapping[str, Any], folder: str | None, dimensions: object = 2) -> Tree:
+    """What a preset sets: some of it, under `real_images` and `volumes`, for such images only."""
     values = dict(preset)
+    of_volumes = values.pop(VOLUMES, {})
+    if dimensions == 3:
+        values = merge(values, of_volumes)
     of_folder = values.pop(REAL_IMAGES, {})
     return merge(values, of_folder) if folder else values
 
@@ -98,22 +105,30 @@ class Layer:
         return folder
 
     @property
+    def dimensions(self) -> object:
+        """Whether images are slices (2) or volumes (3), if it says so."""
+        data = self.sections.get("data", {})
+        return data.get("dimensions") if isinstance(data, dict) else None
+
+    @property
     def names_folder(self) -> bool:
         """Whether it says where the images lie; an empty name asks for the phantom."""
         data = self.sections.get("data")
         return isinstance(data, dict) and "folder" in data
 
-    def own_choices(self, task: str, method: Method, preset: str, of_folder: bool) -> Layer:
+    def own_choices(self, task: str, method: Method, preset: str, of_folder: bool, dimensions: object) -> Layer:
         """What in it is the user's own, if it was written for another run: the rest came from what it named.
 
         The images always are: a run on a hospital's images must never turn into one on synthetic hospitals by itself.
         """
         same_method = self.method is None or method.is_called(self.method)
         complete = Settings.model_fields.keys() - {"method", "task", "preset"} <= self.sections.keys()
-        same_images = bool(self.folder) == of_folder or not complete  # a short file holds the user's own choices only
+        same_kind = bool(self.folder) == of_folder and (self.dimensions or 2) == dimensions
+        same_images = same_kind or not complete  # a short file holds the user's own choices only
         if same_method and same_images and self.task in (None, task) and self.preset in (None, preset):
             return self
-        where = {"data.folder": self.folder} if self.folder else {}
+        images = {"data.folder": self.folder, "data.dimensions": self.dimensions}
+        where = {name: value for name, value in images.items() if value}
         of_method = method if same_method else self.method
         before, _ = resolve(self.task or task, of_method, self.preset or preset, overrides=where)
         usual = flatten(before.model_dump(mode="json"))

@@ -36,6 +36,22 @@ def none_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
 
+def check_spacing(value: Any) -> Any:
+    """Return three distances above 0, or say that there must be three."""
+    numbers = value if isinstance(value, list) and all(type(step) in (int, float) for step in value) else []
+    if value is None or (len(numbers) == 3 and all(math.isfinite(step) and step > 0 for step in numbers)):
+        return None if value is None else [float(step) for step in numbers]
+    raise ValueError("three numbers above 0, in millimetres, such as [3, 0.6, 0.6]")
+
+
+def check_patch(value: Any) -> Any:
+    """Return three lengths from 8 to 1024, or say that there must be three."""
+    numbers = value if isinstance(value, list) and all(type(length) is int for length in value) else []
+    if value is None or (len(numbers) == 3 and all(8 <= length <= 1024 for length in numbers)):
+        return value
+    raise ValueError("three whole numbers from 8 to 1024, such as [16, 96, 96]")
+
+
 Names = Annotated[list[str], BeforeValidator(as_names)]
 
 
@@ -59,6 +75,17 @@ class DataSettings(Section):
     hold_out_site: str | None = Field(None, description="a site that takes no part; the final model is scored on it")
     size: Annotated[int, Field(ge=16, le=4096)] = Field(
         96, description="height and width of the network's input, in pixels"
+    )
+    dimensions: Literal[2, 3] = Field(2, description="2: a volume's slices are images; 3: volumes stay whole")
+    spacing: Annotated[list[float] | None, BeforeValidator(check_spacing)] = Field(
+        None,
+        description="millimetres between a volume's slices, rows and columns, to which volumes are resampled; each "
+        "keeps its own if unset; only for data.dimensions = 3",
+    )
+    patch: Annotated[list[int] | None, BeforeValidator(check_patch)] = Field(
+        None,
+        description="slices, rows and columns of the network's input; data.size of each if unset; only for "
+        "data.dimensions = 3",
     )
     resize: bool = Field(False, description="scale images to the size; otherwise larger ones are cut into tiles")
     color: Literal["as-is", "grey", "rgb"] = Field("as-is", description="what to make of an image's channels")
