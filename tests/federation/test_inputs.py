@@ -124,3 +124,18 @@ def test_all_sites_of_a_process_share_one_memory_budget(
     del batches
     all_batches(sites[0], harmonizer)
     assert sites[0]._harmonized is not None
+
+
+@pytest.mark.parametrize("augmentation", ["flips", "standard", "strong"])
+def test_images_are_augmented_before_they_are_harmonized_and_the_same_in_a_repeated_round(
+    images: LabelledImages, augmentation: str
+) -> None:
+    training, harmonizer = TrainingSettings(batch_size=4, augmentation=augmentation), frozen(images, "dc")
+    maker = TrainingInputs(images, training, torch.device("cpu"))
+    first, again = all_batches(maker, harmonizer), all_batches(maker, harmonizer)
+    assert all(torch.equal(one[0], other[0]) for one, other in zip(first, again, strict=True))
+    plain = all_batches(TrainingInputs(images, TrainingSettings(batch_size=4), torch.device("cpu")), harmonizer)
+    assert not torch.equal(first[0][0], plain[0][0])
+    # Harmonized last, every image has the shared mean, whatever its contrast and noise became.
+    means = torch.cat([batch for batch, _ in first]).mean(dim=(-2, -1))
+    assert torch.allclose(means, (harmonizer.amplitude / (12 * 9)).flatten().expand_as(means), atol=1e-5)

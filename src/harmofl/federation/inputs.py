@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Generator, Tensor
 
-from harmofl.data.augmentation import dihedral
+from harmofl.data.augmentation import find_augmentation
 from harmofl.data.images import ImageSet
 from harmofl.methods.layers import Harmonizer
 from harmofl.settings import TrainingSettings
@@ -30,6 +30,7 @@ class TrainingInputs:
         self._train = train
         self._training = training
         self._device = device
+        self._augment = find_augmentation(training.augmentation)
         self._harmonized: Tensor | None = None
         self._targets: Tensor | None = None
         self._made_with: State = {}
@@ -46,15 +47,15 @@ class TrainingInputs:
                 else:
                     batch = self._train.load(indices)
                     images, targets = batch.images, batch.targets
-                    if self._training.augmentation == "dihedral":
-                        images, targets = dihedral(images, targets, generator)
+                    if self._augment:
+                        images, targets = self._augment(images, targets, generator)
                     inputs = harmonizer(images.to(self._device))
                 yield inputs.to(memory_format=torch.channels_last), targets.to(self._device)
 
     def _cached_images(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor] | None:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""
         state = snapshot(harmonizer)
-        unchanged = harmonizer.repeatable and not harmonizer.learns and self._training.augmentation == "none"
+        unchanged = harmonizer.repeatable and not harmonizer.learns and self._augment is None
         if not (state and unchanged and self._has_room()):
             return None
         if self._harmonized is None or self._targets is None or not _same(state, self._made_with):

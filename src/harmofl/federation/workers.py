@@ -29,7 +29,7 @@ from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins
 from harmofl.settings import Settings
 
-SLOW_IMPORTS = ("monai.networks.nets", "monai.losses")
+SLOW_IMPORTS = ("monai.networks.nets", "monai.losses", "monai.transforms")
 REPLY, STOP = b"reply", b"stop"
 """What a worker sends before its reply, or before the reason why no site of this machine can go on."""
 LONGEST_WAIT = 3600.0

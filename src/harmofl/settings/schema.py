@@ -176,7 +176,11 @@ class TrainingSettings(Section):
     loss: str = Field("cross-entropy", description="the name of what training lowers")
     score: str | None = Field(None, description="the name of what selects the best round; the task's own if unset")
     gradient_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest gradient norm")
-    augmentation: Literal["none", "dihedral"] = Field("none", description="dihedral: rotations by 90°, flips")
+    augmentation: Literal["none", "dihedral", "flips", "standard", "strong"] = Field(
+        "none",
+        description="random changes of training images: dihedral (rotations by 90°, flips), flips (along every axis), "
+        "standard (also turns, scales, shifts, contrast, noise), strong (all of it further, warps, blurs)",
+    )
 
 
 class FederationSettings(Section):
