@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,14 @@ def test_the_ten_lines_of_the_readme_run_and_train() -> None:
     assert float(names["loss"]) > 0  # type: ignore[arg-type]
     assert bool(names["harmonizer"].frozen)  # type: ignore[attr-defined]
     assert len([line for line in code.splitlines() if line.strip()]) <= 11
+
+
+def test_the_optimizer_of_the_readme_trains() -> None:
+    code = code_after((ROOT / "README.md").read_text(encoding="utf-8"), "<!-- tested: optimizer -->")
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert all(len(state) == 3 for state in names["optimizer"].state.values())  # AdamW has made a step
+    assert names["schedule"].get_last_lr()[0] < 1e-3
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harmofl.errors import UsageError as UsageError
     from harmofl.methods.layers import AmplitudeNormalization as AmplitudeNormalization
     from harmofl.methods.method import Method as Method
+    from harmofl.methods.perturbed_optimizer import PerturbedOptimizer as PerturbedOptimizer
     from harmofl.methods.steps import PerturbedDescent as PerturbedDescent
     from harmofl.models.network import NetworkEntry as NetworkEntry
     from harmofl.plugins import load_plugin as load_plugin
@@ -35,6 +36,7 @@ _HOMES = {
     "Method": "harmofl.methods.method",
     "NetworkEntry": "harmofl.models.network",
     "PerturbedDescent": "harmofl.methods.steps",
+    "PerturbedOptimizer": "harmofl.methods.perturbed_optimizer",
     "RunError": "harmofl.errors",
     "ScoreEntry": "harmofl.tasks.scores",
     "Task": "harmofl.tasks.task",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Protocol
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 from torch.optim import LBFGS, Optimizer
 
 from harmofl.errors import STRICT
+from harmofl.methods.perturbation import Buffers, take_perturbed_gradient, weights_of
 from harmofl.methods.pieces import LocalRound, Piece
-from harmofl.states import restoring
 
 ComputeLoss = Callable[[], Tensor]
 
@@ -101,14 +99,12 @@ class PerturbedDescent:
             raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
         if self.radius == 0:
             return descend(model, optimizer, compute_loss)
-        device = next(model.parameters()).device
-        random_state, buffers = _random_state(device), _Buffers(model)
-        loss = take_gradient(optimizer, compute_loss)
-        weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
-        with restoring(weights), buffers.as_they_were():
-            _climb(weights, self.radius)
-            _set_random_state(device, random_state)
-            take_gradient(optimizer, compute_loss)
+        loss = take_perturbed_gradient(
+            weights_of(optimizer),
+            self.radius,
+            lambda: take_gradient(optimizer, compute_loss),
+            Buffers(model.modules()),
+        )
         optimizer.step()
         return loss
 
@@ -120,54 +116,3 @@ def take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
     loss.backward()  # type: ignore[no-untyped-call]
     torch.clear_autocast_cache()  # its copies are of weights that change now
     return loss.detach()
-
-
-class _Buffers:
-    """A model's buffers at one moment: which tensors they were, as modules may assign others, and their values."""
-
-    @torch.no_grad()
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._places = [(module._buffers, *item) for module in model.modules() for item in module._buffers.items()]
-        self._tensors = [tensor for _, _, tensor in self._places if tensor is not None]
-        self._values = [tensor.clone() for tensor in self._tensors]
-
-    @contextmanager
-    def as_they_were(self) -> Iterator[None]:
-        """Go back to this moment for a block."""
-        now = _Buffers(self._model)
-        self._put_back()
-        try:
-            yield
-        finally:
-            now._put_back()
-
-    @torch.no_grad()
-    def _put_back(self) -> None:
-        for buffers, name, tensor in self._places:
-            buffers[name] = tensor
-        if self._tensors:
-            torch._foreach_copy_(self._tensors, self._values)
-
-
-@torch.no_grad()
-def _climb(weights: list[Tensor], radius: float) -> None:
-    gradients = [weight.grad for weight in weights if weight.grad is not None]
-    if any(gradient.layout != torch.strided for gradient in gradients):
-        raise TypeError("gradients must be dense: PerturbedDescent cannot climb along sparse ones (sparse=True)")
-    if gradients:
-        # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such gradients move next to
-        # nothing, and a zero gradient moves nothing.
-        norm = get_total_norm(gradients).clamp_min(max(1e-19, torch.finfo(gradients[0].dtype).tiny))
-        torch._foreach_add_(weights, torch._foreach_mul(torch._foreach_div(gradients, norm), radius))
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _set_random_state(device: torch.device, state: Tensor) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)

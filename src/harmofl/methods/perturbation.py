@@ -1,0 +1,124 @@
+"""The gradient at perturbed weights, which PerturbedDescent and PerturbedOptimizer descend with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from harmofl.states import restoring
+
+Result = TypeVar("Result")
+
+
+def weights_of(optimizer: Optimizer) -> list[Tensor]:
+    """All weights of an optimizer, group by group."""
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def take_perturbed_gradient(
+    weights: Sequence[Tensor], radius: float, run_pass: Callable[[], Result], buffers: Buffers
+) -> Result:
+    """Run a pass, climb along its gradient, and run it again there: only the second pass's gradient is left.
+
+    Args:
+        weights: Those that climb: all that get a gradient.
+        radius: How far they climb.
+        run_pass: Replaces the weights' gradients by those of a loss.
+        buffers: Of the modules that the pass uses, as they are now; modules may be added while the first pass runs.
+
+    Returns:
+        What the first pass returned.
+    """
+    device = weights[0].device
+    random_state = _random_state(device)
+    result = run_pass()
+    moved = [weight for weight in weights if weight.grad is not None]
+    with restoring(moved), buffers.as_they_were():
+        _climb(moved, radius)
+        _set_random_state(device, random_state)
+        run_pass()
+    return result
+
+
+class Buffers:
+    """Modules' buffers at one moment: which tensors they were, as modules may assign others, and their values."""
+
+    def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
+        self._modules: dict[nn.Module, None] = {}
+        self._places: list[tuple[dict[str, Tensor | None], str, Tensor | None]] = []
+        self._values: list[Tensor] = []
+        for module in modules:
+            self.add(module)
+
+    @torch.no_grad()
+    def add(self, module: nn.Module) -> None:
+        """Note the buffers of a module, as they are now; a module that is noted already stays as it was."""
+        if module not in self._modules:
+            self._modules[module] = None
+            places = [(module._buffers, *item) for item in module._buffers.items()]
+            self._places += places
+            self._values += [tensor.clone() for _, _, tensor in places if tensor is not None]
+
+    @contextmanager
+    def of_called_modules(self) -> Iterator[None]:
+        """Add every module that is called in the block, with its parts, just before it runs."""
+
+        def note(module: nn.Module, inputs: object) -> None:
+            # A compiled module's parts are noted with it, before its code runs, which cannot do this itself.
+            if not torch.compiler.is_compiling() and module not in self._modules:
+                for part in module.modules():
+                    self.add(part)
+
+        handle = register_module_forward_pre_hook(note)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @contextmanager
+    def as_they_were(self) -> Iterator[None]:
+        """Go back to this moment for a block."""
+        now = Buffers(self._modules)
+        self._put_back()
+        try:
+            yield
+        finally:
+            now._put_back()
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        for buffers, name, tensor in self._places:
+            buffers[name] = tensor
+        tensors = [tensor for _, _, tensor in self._places if tensor is not None]
+        if tensors:
+            torch._foreach_copy_(tensors, self._values)
+
+
+@torch.no_grad()
+def _climb(weights: list[Tensor], radius: float) -> None:
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if any(gradient.layout != torch.strided for gradient in gradients):
+        raise TypeError("gradients must be dense: a perturbed step cannot climb along sparse ones (sparse=True)")
+    if gradients:
+        # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such gradients move next to
+        # nothing, and a zero gradient moves nothing.
+        norm = get_total_norm(gradients).clamp_min(max(1e-19, torch.finfo(gradients[0].dtype).tiny))
+        torch._foreach_add_(weights, torch._foreach_mul(torch._foreach_div(gradients, norm), radius))
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_random_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
