@@ -159,6 +159,7 @@ networks: Registry[NetworkEntry] = Registry(
         "densenet121": "harmofl.models.catalogue:densenet121",
         "densenet-small": "harmofl.models.catalogue:densenet_small",
         "unet": "harmofl.models.catalogue:unet",
+        "basic-unet": "harmofl.models.catalogue:basic_unet",
     },
 )
 losses: Registry[LossEntry] = Registry(

@@ -218,12 +218,13 @@ def test_what_is_wrong_with_an_extended_file_is_named_with_that_file(write_plan:
         read_plan(path)
 
 
-def test_the_files_for_several_tasks_differ_in_nothing_but_the_task() -> None:
+def test_the_files_for_several_tasks_differ_in_nothing_but_the_task_and_its_network() -> None:
     for kind in ("table", "ablation", "band", "norm", "phantoms"):
         base, *others = (read_plan(file) for file in sorted((ROOT / "experiments").glob(f"{kind}*.toml")))
-        own = {"title", "task", "paper", "extends"}
+        own = {"title", "task", "paper", "extends", "settings"}
         assert others
         assert all(other.model_dump(exclude=own) == base.model_dump(exclude=own) for other in others), kind
+        assert all(other.settings in ({}, {"model": {"network": "basic-unet"}}) for other in others), kind
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

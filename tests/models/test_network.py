@@ -27,7 +27,12 @@ def build(name: str = "densenet-small", norm: Norm = "batch", seed: int = 0, fea
 # blocks. Small, 4: 4+2·2=8 → 4+4=8 → 4+4=8. 121, 4: 4+6·2=16 → 8+24=32 → 16+48=64 → 32+32=64. U-Net: 4 · 2⁴.
 @pytest.mark.parametrize(
     ("name", "logits", "features"),
-    [("densenet-small", (2, 2), 8), ("densenet121", (2, 2), 64), ("unet", (2, 2, 32, 32), 64)],
+    [
+        ("densenet-small", (2, 2), 8),
+        ("densenet121", (2, 2), 64),
+        ("unet", (2, 2, 32, 32), 64),
+        ("basic-unet", (2, 2, 32, 32), 64),
+    ],
 )
 def test_a_network_gives_logits_and_one_representation_per_image(
     name: str, logits: tuple[int, ...], features: int

@@ -40,6 +40,18 @@ def build_unet(channels: int, classes: int, features: int) -> nn.Module:
     return UNet(dimensions=2, channels=channels, classes=classes, features=features)
 
 
+def build_basic_unet(channels: int, classes: int, features: int) -> nn.Module:
+    """MONAI's own U-Net: more features in its last up-convolution, and biases in front of batch norms."""
+    from monai.networks.nets import BasicUNet
+
+    widths = [features * 2**level for level in range(5)] + [features]
+    network: nn.Module = BasicUNet(
+        spatial_dims=2, in_channels=channels, out_channels=classes, features=widths, norm="batch", act="relu"
+    )
+    return network
+
+
 densenet121 = NetworkEntry("densenet121", ("classification",), build_densenet121, "class_layers.flatten")
 densenet_small = NetworkEntry("densenet-small", ("classification",), build_densenet_small, "class_layers.flatten")
 unet = NetworkEntry("unet", ("segmentation",), build_unet, "down.3")
+basic_unet = NetworkEntry("basic-unet", ("segmentation",), build_basic_unet, "down_4")
