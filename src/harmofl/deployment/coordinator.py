@@ -149,7 +149,7 @@ def ask_for_facts(options: RunOptions, wanted: Settings, transport: Transport, n
     settings, _ = options.resolve(synthetic)
     if synthetic:
         task = registry.tasks.find(settings.task)
-        return DataFacts(True, tuple(names), task.channels, task.classes)
+        return DataFacts(True, tuple(names), task.phantom_channels(settings.data), task.classes)
     return combine_descriptions(descriptions, settings, names)
 
 

@@ -47,7 +47,8 @@ class OwnImages:
         if kit.data is None:
             site = task.load_site(name, settings.with_values("data", sites=[name]).data)
             sites = tuple(settings.data.sites or [name])
-            return cls(site, settings, DataFacts(True, sites, task.channels, task.classes_of(settings.data)))
+            channels, classes = task.phantom_channels(settings.data), task.classes_of(settings.data)
+            return cls(site, settings, DataFacts(True, sites, channels, classes))
         everyone = task.open_folder(settings.with_values("data", sites=None).data)
         own_name = name_in_folder(kit, everyone.sites)
         folder = everyone.only(own_name)

@@ -40,7 +40,9 @@ def open_images(settings: Settings, watch: Watch = ignore) -> RunImages:
     if settings.data.is_synthetic:
         phantom = task.open(settings.data)
         announce_images(settings.data, watch)
-        facts = DataFacts(True, task.sites_of(settings.data), task.channels, task.classes_of(settings.data))
+        facts = DataFacts(
+            True, task.sites_of(settings.data), task.phantom_channels(settings.data), task.classes_of(settings.data)
+        )
         return RunImages(phantom, facts)
     images = task.open_folder(settings.data, watch)
     announce_images(settings.data, watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harmofl.data.images import LabelledImages
 from harmofl.data.layouts.prostate import layout
 from harmofl.data.phantoms import prostate as phantom
+from harmofl.data.phantoms.prostate_volumes import make_volumes
 from harmofl.settings import DataSettings
 from harmofl.tasks.presets import with_common_presets
 from harmofl.tasks.task import Phantom, Task
@@ -34,6 +35,7 @@ PAPER = {
 }
 SMALL = {
     "data": {"size": 48, "images": 24},
+    "volumes": {"data": {"spacing": [3.0, 3.5, 3.5], "patch": [16, 32, 32]}},
     "model": {"features": 8},
     "training": {
         "rounds": 12,
@@ -46,6 +48,7 @@ SMALL = {
 }
 SMOKE = {
     "data": {"size": 32, "images": 10},
+    "volumes": {"data": {"spacing": [6.0, 6.0, 6.0], "patch": [8, 16, 16]}},
     "model": {"features": 4},
     "training": {"rounds": 2, "batch_size": 8},
     "real_images": {"data": {"size": 48, "limit": 60}},
@@ -56,7 +59,9 @@ SLICES = 8
 
 
 def make_images(site: str, data: DataSettings) -> LabelledImages:
-    """The phantom of one site: `data.images` cases of eight slices."""
+    """The phantom of one site: `data.images` cases of eight slices, or as many volumes."""
+    if data.dimensions == 3:
+        return make_volumes(site, data.images, data.size, data.shift, data.seed, data.spacing)
     return phantom.make_site(site, data.images, SLICES, data.size, data.shift, data.seed)
 
 
@@ -70,5 +75,5 @@ task = Task(
     presets=with_common_presets(PAPER, SMALL, SMOKE),
     classes=("background", "prostate"),
     channels=3,
-    phantom=Phantom(phantom.SITES, make_images),
+    phantom=Phantom(phantom.SITES, make_images, volume_channels=1),
 )

@@ -41,6 +41,8 @@ class Phantom:
     make_images: Callable[[str, DataSettings], LabelledImages]
     fewest_images: int = 10
     """How many images per site it takes for three patients: one to train on, one for val, one for test."""
+    volume_channels: int = 0
+    """Channels of its volumes, with data.dimensions = 3; 0 if it makes none."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class Task:
             return self.open_folder(data)
         if self.phantom is None:
             raise UsageError(f"{self.name} has no synthetic hospitals: say where the images are, with --data")
+        if data.dimensions == 3 and not self.phantom.volume_channels:
+            raise UsageError(f"data.dimensions = 3: the synthetic hospitals of {self.name} have no volumes")
         for site in (data.sites or []) + ([data.hold_out_site] if data.hold_out_site else []):
             if site not in self.phantom.sites:
                 raise unknown_name("site", site, self.phantom.sites)
@@ -155,7 +159,11 @@ class Task:
 
     def image_shape(self, data: DataSettings) -> tuple[int, int, int]:
         """The (C, H, W) of the images that reach the harmonizer."""
-        return (data.channels or self.channels, data.size, data.size)
+        return (data.channels or self.phantom_channels(data), data.size, data.size)
+
+    def phantom_channels(self, data: DataSettings) -> int:
+        """How many channels the synthetic hospitals' images, or volumes, have."""
+        return self.phantom.volume_channels if self.phantom and data.dimensions == 3 else self.channels
 
     def loss(self, settings: Settings) -> Loss:
         """What training lowers."""

@@ -136,7 +136,7 @@ def test_an_endorectal_coil_brightens_the_middle() -> None:
 
 def test_chunks_of_cases_do_not_change_the_patients(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_site("HK", 3, 4, 32, 1.0, seed=0)
-    monkeypatch.setattr(prostate, "_PIXELS_AT_ONCE", 1)
+    monkeypatch.setattr(prostate, "PIXELS_AT_ONCE", 1)
     assert torch.equal(make_site("HK", 3, 4, 32, 1.0, seed=0).targets, whole.targets)
 
 

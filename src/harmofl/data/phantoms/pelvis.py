@@ -69,9 +69,9 @@ def _ramp(values: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
 class _Painter:
     """Paints one batch of slices; later strokes cover earlier ones."""
 
-    def __init__(self, anatomy: Anatomy, view: View, slices: int, signals: Mapping[str, Tensor]) -> None:
+    def __init__(self, anatomy: Anatomy, view: View, levels: Tensor, signals: Mapping[str, Tensor]) -> None:
         self.anatomy, self.signals, self.pixel = anatomy, signals, view.pixel
-        self.level = ((torch.arange(slices) + 0.5) / slices * 2 - 1).view(1, -1, 1, 1)
+        self.level = levels.view(1, -1, 1, 1)
         move_x, move_y, self.shading = sample_lattice(anatomy.coarse, view.x, view.y, self.level)
         self.grain, self.speckle = sample_lattice(anatomy.fine, view.x, view.y, self.level)
         self.x = view.x + WARP * move_x + ROUGHNESS * self.grain
@@ -254,9 +254,14 @@ class Slices:
     coil_distance: Tensor  # (cases, slices, H, W), cm from the middle of the rectum
 
 
-def paint_slices(anatomy: Anatomy, view: View, slices: int, signals: Mapping[str, Tensor]) -> Slices:
-    """Paint every case's slices with the given signal per tissue, each (cases, 1, 1, 1)."""
-    painter = _Painter(anatomy, view, slices, signals)
+def spread_levels(slices: int) -> Tensor:
+    """The levels of the middles of slices that share the pelvis evenly, from below."""
+    return (torch.arange(slices) + 0.5) / slices * 2 - 1
+
+
+def paint_slices(anatomy: Anatomy, view: View, levels: Tensor, signals: Mapping[str, Tensor]) -> Slices:
+    """Paint every case's slices at the given levels, with the given signal per tissue, each (cases, 1, 1, 1)."""
+    painter = _Painter(anatomy, view, levels, signals)
     painter.body()
     painter.bones()
     painter.muscles()

@@ -25,7 +25,7 @@ CASE_VARIATION = 0.10  # relative change of every appearance number from case to
 TISSUE_VARIATION = 0.14  # relative change of every tissue's signal from case to case
 CLIP_QUANTILE = 0.99
 
-_PIXELS_AT_ONCE = 2**18  # bounds memory, and keeps the painting inside the processor's cache
+PIXELS_AT_ONCE = 2**18  # bounds memory, and keeps the painting inside the processor's cache
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,11 @@ def make_site(site: str, cases: int, slices: int, size: int, shift: float, seed:
     """Slices of one site's cases, in order; the same arguments give the same bits."""
     appearance = site_appearance(site, shift)
     generator = torch.Generator().manual_seed(zlib.crc32(f"{site}/{seed}".encode()))
-    patients = _draw_patients(appearance, cases, generator)
-    at_once = max(1, _PIXELS_AT_ONCE // (slices * size * size))
+    patients = draw_patients(appearance, cases, generator)
+    at_once = max(1, PIXELS_AT_ONCE // (slices * size * size))
     starts = range(0, cases, at_once)
-    parts = [_scan(patients.cases(start, start + at_once), slices, size, generator) for start in starts]
+    levels = pelvis.spread_levels(slices)
+    parts = [scan(patients.cases(start, start + at_once), levels, size, generator) for start in starts]
     volumes = torch.cat([volume for volume, _ in parts])
     masks = torch.cat([mask for _, mask in parts])
     images = _with_neighbours(volumes).flatten(0, 1)
@@ -109,7 +110,7 @@ def make_site(site: str, cases: int, slices: int, size: int, shift: float, seed:
 
 
 @dataclass(frozen=True)
-class _Patients:
+class Patients:
     """All that is random but the noise, drawn at once so that it depends on neither image size nor chunks."""
 
     anatomy: Anatomy
@@ -118,17 +119,20 @@ class _Patients:
     bias: Tensor  # (cases, 5, 1, 1), weights of the bias field's terms
     blur: float  # the same for all, which spares a kernel per case
 
-    def cases(self, start: int, stop: int) -> _Patients:
+    def cases(self, start: int, stop: int) -> Patients:
+        """Some of them."""
         appearance = {name: values[start:stop] for name, values in self.appearance.items()}
         tissues = {name: values[start:stop] for name, values in self.tissues.items()}
-        return _Patients(self.anatomy.cases(start, stop), appearance, tissues, self.bias[start:stop], self.blur)
+        return Patients(self.anatomy.cases(start, stop), appearance, tissues, self.bias[start:stop], self.blur)
 
 
-def _draw_patients(appearance: Appearance, cases: int, generator: torch.Generator) -> _Patients:
+def draw_patients(appearance: Appearance, cases: int, generator: torch.Generator) -> Patients:
+    """Random patients, and what of a scanner differs from one to the next."""
+
     def around_one(spread: float) -> Tensor:
         return 1 + spread * (2 * torch.rand((cases, 1, 1, 1), generator=generator) - 1)
 
-    return _Patients(
+    return Patients(
         anatomy=draw_anatomy(cases, generator),
         appearance={name: value * around_one(CASE_VARIATION) for name, value in vars(appearance).items()},
         tissues={name: around_one(TISSUE_VARIATION) for name in pelvis.TISSUES},
@@ -144,19 +148,31 @@ def _with_neighbours(volumes: Tensor) -> Tensor:
     return torch.stack([lower, volumes, upper], dim=2)
 
 
-def _scan(patients: _Patients, slices: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Volumes and masks: paint with this scanner's contrast, then add what coil and receiver do."""
+def scan(
+    patients: Patients, levels: Tensor, size: int, generator: torch.Generator, thickness: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Volumes and masks: paint with this scanner's contrast, then add what coil and receiver do.
+
+    `thickness`: so many neighbouring levels make one slice, whose signal is their mean.
+    """
     look = patients.appearance
     view = pelvis.View.of(patients.anatomy, look["field_of_view"], size)
-    painted = pelvis.paint_slices(patients.anatomy, view, slices, _signals(patients))
+    painted = pelvis.paint_slices(patients.anatomy, view, levels, _signals(patients))
     flare = 1 + look["flare"] * torch.exp(-painted.coil_distance / look["flare_reach"])
-    received = painted.signal * flare * _bias_field(look["bias"], patients.bias, size)
+    signal = _thick(painted.signal * flare, thickness)
+    received = signal * _bias_field(look["bias"], patients.bias, size)
     sharp = _scale(_blur(received, patients.blur * size))
     volume = _scale(_add_noise(sharp, look["noise"], generator))
-    return look["black_level"] + (1 - look["black_level"]) * volume ** look["gamma"], painted.mask
+    mask = _thick(painted.mask.float(), thickness) >= 0.5 if thickness > 1 else painted.mask
+    return look["black_level"] + (1 - look["black_level"]) * volume ** look["gamma"], mask
 
 
-def _signals(patients: _Patients) -> dict[str, Tensor]:
+def _thick(slices: Tensor, thickness: int) -> Tensor:
+    """The means of so many neighbouring slices each."""
+    return slices if thickness == 1 else slices.view(len(slices), -1, thickness, *slices.shape[2:]).mean(2)
+
+
+def _signals(patients: Patients) -> dict[str, Tensor]:
     """Each tissue's signal in a spin-echo sequence."""
     look = patients.appearance
     signals = {name: share * look["fat"] for name, share in FAT_SHARE.items()}
