@@ -169,6 +169,7 @@ losses: Registry[LossEntry] = Registry(
         "cross-entropy": "harmofl.tasks.losses:cross_entropy",
         "dice": "harmofl.tasks.losses:dice",
         "dice-cross-entropy": "harmofl.tasks.losses:dice_cross_entropy",
+        "joint": "harmofl.tasks.losses:joint",
     },
 )
 scores: Registry[ScoreEntry] = Registry(
@@ -178,7 +179,7 @@ scores: Registry[ScoreEntry] = Registry(
         name: f"harmofl.tasks.scores:{name}"
         for name in (
             *("accuracy", "auc", "sensitivity", "specificity"),
-            *("dice", "precision", "recall", "dice_per_case", "hd95"),
+            *("dice", "precision", "recall", "dice_per_case", "dice_with_background", "hd95"),
         )
     },
 )

@@ -125,3 +125,26 @@ def test_unassigned_images_follow_their_patient(tmp_path: Path) -> None:
     )
     assert test == {0}
     assert not train & val | train & test | val & test
+
+
+def test_an_image_of_a_volume_is_a_slice(tmp_path: Path) -> None:
+    images = opened("segmentation", volumes_folder(tmp_path, list("pqrs"), [""] * 4), size=16, split_by="image")
+    parts = images.parts("A")
+    assert [len(part) for part in parts] == [13, 3, 4]  # of 20 slices
+    assert len(parts[0].groups.unique()) == 4  # of every volume: a case is still scored as a whole
+    by_patient = opened("segmentation", tmp_path, size=16).parts("A")
+    assert [len(part) for part in by_patient] == [10, 5, 5]
+
+
+def test_slices_at_the_ends_of_volumes_can_be_left_out(tmp_path: Path) -> None:
+    rows = []
+    for number in range(3):
+        pixels, mask = volume((16, 16, 5), number)
+        mask[:] = 0
+        mask[4:8, 4:8, :4] = 1  # the first slice, three inner ones, not the last
+        save_volume(tmp_path / f"{number}.nii", pixels, np.eye(4))
+        save_volume(tmp_path / f"{number}-mask.nii", mask, np.eye(4))
+        rows.append({"site": "A", "image": f"{number}.nii", "mask": f"{number}-mask.nii"})
+    write_manifest(tmp_path, rows)
+    for slices, count in {"all": 15, "with-foreground": 12, "inner-with-foreground": 9}.items():
+        assert len(opened("segmentation", tmp_path, size=16, slices=slices).whole("A")) == count

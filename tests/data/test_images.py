@@ -81,3 +81,11 @@ def test_joined_images_keep_patients_of_different_sites_apart() -> None:
 def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
     assert seed_of(0, "site", 3) == zlib.crc32(b"0/site/3")  # no hash() that changes from process to process
     assert len({seed_of(0, "a", 1), seed_of(0, "a", 2), seed_of(0, "b", 1), seed_of(1, "a", 1)}) == 4
+
+
+def test_tiles_of_one_image_stay_together_in_a_split_by_image() -> None:
+    pictures = torch.arange(60) // 4
+    parts = split(numbered([0] * 60), "site", "image", 0, together=pictures)
+    owners = [set(pictures[part.targets].tolist()) for part in parts]
+    assert [len(numbers) for numbers in owners] == [10, 2, 3]
+    assert len(set.union(*owners)) == 15

@@ -15,6 +15,9 @@ WANTED = {
     *(f"ablation-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
     *(f"figure-{name}" for name in ("samples", "convergence", "local-epochs", "radius")),
     *("band", "schedule", "decay", "norm", "unseen-hospital"),
+    *(f"as-published-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
+    *(f"fair-{task}" for task in ("histology", "nuclei", "prostate", "nuclei-tiles")),
+    *(f"figure-convergence{task}" for task in ("", "-nuclei", "-prostate")),
 }
 
 WritePlan = Callable[..., Path]
@@ -55,6 +58,43 @@ def test_the_averages_of_the_papers_ablations_are_those_of_their_sites(task: str
     assert paper
     for scores in paper.scores.values():
         assert sum(scores[:-1]) / len(scores[:-1]) == pytest.approx(scores[-1], abs=0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", ["histology", "nuclei", "prostate", "nuclei-tiles"])
+def test_as_published_harmofl_alone_has_batch_statistics_and_all_have_the_papers_numbers(task: str) -> None:
+    folder = ROOT / "images" if task.endswith("-tiles") else None
+    experiment = read_experiment(ROOT / "experiments" / f"as-published-{task}.toml", folder)
+    norms = {cell.row: cell.settings.model.norm for cell in experiment.cells}
+    assert {row for row, norm in norms.items() if norm == "batch-statistics"} == {"HarmoFL"}
+    assert bool(experiment.plan.paper) == (folder is None)
+    assert {cell.settings.data.split_by for cell in experiment.cells} == {"image"}
+
+
+@pytest.mark.parametrize("task", ["histology", "nuclei", "prostate", "nuclei-tiles"])
+def test_a_fair_comparison_changes_nothing_between_methods(task: str) -> None:
+    folder = ROOT / "images" if task.endswith("-tiles") else None
+    experiment = read_experiment(ROOT / "experiments" / f"fair-{task}.toml", folder)
+    for variation in experiment.plan.variations:
+        cells = [cell for cell in experiment.cells if cell.variation == variation.name and cell.seed == 0]
+        alike = {
+            (cell.settings.data, cell.settings.model, cell.settings.training.learning_rate_schedule) for cell in cells
+        }
+        assert len(alike) == 1
+
+
+def test_a_plan_takes_a_papers_numbers_from_another_file(write_plan: WritePlan, tmp_path: Path) -> None:
+    printed = '[paper]\nsource = "S"\ncolumns = ["A", "Average"]\nscores.FedAvg = [80.0, 80.0]\n'
+    (tmp_path / "other.toml").write_text(START + ROW + printed)
+    file = write_plan(START + 'paper = "other.toml"\n' + ROW)
+    plan = read_plan(file)
+    assert plan.paper
+    assert plan.paper.source == "S"
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    copy_plan(file, copies)
+    assert read_plan(copies / file.name).paper == plan.paper
+    with pytest.raises(UsageError, match=r"unknown file in paper 'othe.toml'; did you mean 'other.toml'"):
+        read_plan(write_plan(START + 'paper = "othe.toml"\n' + ROW))
 
 
 def test_cells_come_seed_by_seed_each_in_a_folder_of_its_own(write_plan: WritePlan) -> None:

@@ -43,7 +43,9 @@ def test_the_caption_tells_norm_hyperparameters_and_what_differs_from_the_defaul
     text = START + "[settings.training]\nrounds = 3\n" + ROWS + "settings.method.radius = 0.5\n"
     notes = results_table(results_of(SCORES, text)).notes
     assert "Normalization layers: batch." in notes
-    training = "rounds 3, local epochs 1, batch size 8, optimizer sgd, learning rate 0.01"
+    training = (
+        "rounds 3, local epochs 1, batch size 8, optimizer sgd, learning rate 0.01, learning rate schedule cosine"
+    )
     assert f"Images: synthetic hospitals. Preset smoke: {training}." in notes
     assert "Not as by default, for all: training.rounds = 3." in notes
     assert "“HarmoFL”: band = dc, decay = 0.1, schedule = before-training, radius = 0.5." in notes
@@ -59,6 +61,16 @@ def test_what_a_variation_changes_of_a_method_stands_at_its_line_alone(results_o
     notes = results_table(results_of(scores, START.replace("[0, 1]", "[0]") + ROWS + radii)).notes
     assert "“HarmoFL”: band = dc, decay = 0.1, schedule = before-training." in notes
     assert "“HarmoFL, radius 0.5”: method.radius = 0.5." in notes
+
+
+def test_notes_say_once_what_a_variation_and_what_a_row_changes(results_of: ResultsOf) -> None:
+    norms = "".join(f'[[variations]]\nname = "{name}"\nsettings.data.shift = {name}\n' for name in (0.5, 2.0))
+    scores = {f"{row}/{name}/seed-0": {"A": 0.9} for row in ("fedavg", "harmofl") for name in ("0.5", "2.0")}
+    row = "settings.training.batch_size = 4\n"
+    notes = results_table(results_of(scores, START.replace("[0, 1]", "[0]") + ROWS + row + norms)).notes
+    assert "Variation “2.0”: data.shift = 2.0." in notes
+    assert "“HarmoFL”: training.batch_size = 4." in notes
+    assert not any("“FedAvg, 2.0”" in note for note in notes)
 
 
 def test_cells_that_are_missing_are_named(results_of: ResultsOf) -> None:

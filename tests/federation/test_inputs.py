@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from harmofl.data.images import LabelledImages
+from harmofl.data.images import LabelledImages, split_into_batches
 from harmofl.federation import inputs
-from harmofl.federation.inputs import TrainingInputs, split_into_batches
+from harmofl.federation.inputs import TrainingInputs
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.settings import TrainingSettings
 
@@ -139,3 +139,10 @@ def test_images_are_augmented_before_they_are_harmonized_and_the_same_in_a_repea
     # Harmonized last, every image has the shared mean, whatever its contrast and noise became.
     means = torch.cat([batch for batch, _ in first]).mean(dim=(-2, -1))
     assert torch.allclose(means, (harmonizer.amplitude / (12 * 9)).flatten().expand_as(means), atol=1e-5)
+
+
+def test_batches_of_several_sites_can_make_one_step() -> None:
+    training = TrainingSettings(batch_size=2)
+    images = LabelledImages(torch.rand(12, *SHAPE), torch.zeros(12, dtype=torch.int64), torch.arange(12))
+    joined = TrainingInputs(images, training, torch.device("cpu"), batches_at_once=3)
+    assert [len(batch) for batch, _ in joined.batches(Harmonizer(), Generator().manual_seed(0))] == [6, 6]

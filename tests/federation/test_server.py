@@ -422,3 +422,11 @@ def test_a_run_of_which_no_checkpoint_can_be_read_is_not_started_over(tmp_path: 
     with pytest.raises(RunError, match=r"no checkpoint .* can be read"):
         train(tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "records.jsonl").read_text() == before
+
+
+def test_a_run_that_nobody_could_score_says_why(tmp_path: Path) -> None:
+    def change(request: Request, reply: Reply) -> Reply:
+        return Reply(reply.site, error="its images are gone") if request.kind == "evaluate" else reply
+
+    with pytest.raises(RunError, match=r"no site scored any round.*hospital-0, hospital-1.*: its images are gone"):
+        serve(tmp_path / "run", change, rounds=1)

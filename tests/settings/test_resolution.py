@@ -114,6 +114,16 @@ def test_the_paper_code_preset_is_the_released_code(task: str) -> None:
     expected = {"name": "harmofl", "band": "dc", "decay": 0.0, "schedule": "first-round", "radius": 0.05}
     assert settings.method == expected
     assert settings.model.norm == "batch-statistics"
+    assert settings.data.split_by == "image"
+    assert settings.training.score == (None if task == "histology" else "dice_with_background")
+
+
+def test_the_paper_code_preset_has_the_released_codes_training_of_prostate() -> None:
+    training = resolved("prostate", "harmofl", preset="paper-code").training
+    assert (training.loss, training.second_momentum) == ("joint", 0.999)
+    real = resolved("prostate", "harmofl", preset="paper-code", overrides={"data.folder": "somewhere"})
+    assert real.data.slices == "inner-with-foreground"
+    assert resolved("prostate", "harmofl", preset="paper").training.second_momentum == 0.99
 
 
 @pytest.mark.parametrize("task", PAPER_TASKS)

@@ -109,9 +109,16 @@ def test_dice_is_the_mean_over_images_and_per_case_over_the_cases_volumes() -> N
     assert "hd95" not in scores
 
 
+def test_dice_with_background_is_the_mean_of_both_classes_per_image() -> None:
+    truth, predicted = masks([[1, 1], [0, 0]], EMPTY), masks([[1, 0], [0, 0]], [[1, 0], [0, 0]])
+    scores = segmentation_scores([predicting(predicted)], labelled(truth))
+    # First image: foreground 2·1/(1 + 2), background 2·2/(3 + 2). Second: foreground 0, background 2·3/(3 + 4).
+    assert scores["dice_with_background"] == pytest.approx((2 / 3 + 4 / 5 + 0 + 6 / 7) / 4)
+
+
 def test_nothing_found_where_there_is_nothing_has_perfect_scores() -> None:
     scores = segmentation_scores([predicting(masks(EMPTY, EMPTY))], labelled(masks(EMPTY, EMPTY)), thorough=True)
-    assert scores == {"dice": 1, "precision": 1, "recall": 1, "dice_per_case": 1}
+    assert scores == {"dice": 1, "precision": 1, "recall": 1, "dice_per_case": 1, "dice_with_background": 1}
 
 
 def test_thorough_scores_add_the_distance_of_the_outlines_over_images_that_have_both() -> None:

@@ -8,7 +8,8 @@ from harmofl.errors import UsageError
 from harmofl.methods.catalogue import centralized, fedavg, harmofl
 from harmofl.methods.layers import AmplitudeNormalization
 from harmofl.settings import DataSettings, resolve
-from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss
+from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss, half_of_both
+from harmofl.tasks.scoring import score, scored_together
 from harmofl.tasks.task import POOLED
 
 PAPER_TASKS = ("histology", "nuclei", "prostate")
@@ -92,3 +93,25 @@ def test_segmentation_losses_by_hand() -> None:
     # Soft Dice over the batch: 2·0.5 / (4·0.5 + 1) = 1/3; MONAI's smoothing is 1e-5.
     assert dice_loss(logits, masks).item() == pytest.approx(2 / 3, abs=1e-4)
     assert dice_and_cross_entropy(logits, masks).item() == pytest.approx(2 / 3 + math.log(2), abs=1e-4)
+
+
+def test_the_released_codes_joint_loss_is_the_mean_of_cross_entropy_and_dice_of_both_classes() -> None:
+    logits = torch.tensor([[[[0.0, 0.0]], [[0.0, math.log(3)]]]])  # foreground 1/2 and 3/4 sure
+    masks = torch.tensor([[[0, 1]]])
+    cross_entropy = (math.log(2) + math.log(4 / 3)) / 2
+    background, foreground = 2 * 0.5 / (0.75 + 1), 2 * 0.75 / (1.25 + 1)
+    expected = (cross_entropy + 1 - (background + foreground) / 2) / 2
+    assert float(half_of_both(logits, masks)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_with_statistics_of_the_batch_a_last_image_is_scored_beside_those_before_it() -> None:
+    overrides = {"model.norm": "batch-statistics", "training.batch_size": 4, "data.images": 24}
+    settings, method = resolve("histology", "fedavg", "smoke", overrides=overrides)
+    task = registry.tasks.find("histology")
+    model = task.build_model(settings, method).eval()
+    images = task.load_site("hospital-0", settings.data).train.load(torch.arange(5))
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(model(images.images), images.targets)
+        assert score(model, task, settings, images, thorough=False)["loss"] == pytest.approx(float(loss), abs=1e-6)
+    running = settings.with_values("model", norm="batch")
+    assert [len(places) for places in scored_together(5, running)] == [4, 1]

@@ -24,6 +24,7 @@ from harmofl.runs.finished import FinishedRun
 from harmofl.runs.site_models import models_for
 from harmofl.states import evaluating
 from harmofl.tasks.scorers import dice
+from harmofl.tasks.scoring import scored_together
 
 Scores = NDArray[np.float64]
 
@@ -76,17 +77,18 @@ class Gallery(TaskImages):
             total = len(self.runs) * len(self.sites)
             self._watch(StepDone(f"{run.title} at {site}", done, total))
             with self._model(run, site) as model:
-                for batch in self.images[site].batches(run.full_settings.training.batch_size):
+                images = self.images[site]
+                for places in scored_together(len(images), run.full_settings):
+                    batch = images.load(places)
                     yield batch, _logits(model, batch)
 
     def output(self, run: FinishedRun, place: Place) -> Tensor:
         """The run's logits for one image (classes, …), computed in the batch that it is scored in."""
-        size = run.full_settings.training.batch_size
-        start = place.number // size * size
         images = self.images[place.site]
-        batch = images.load(torch.arange(start, min(start + size, len(images))))
+        batches = scored_together(len(images), run.full_settings)
+        places = next(places for places in batches if place.number in places)
         with self._model(run, place.site) as model:
-            return _logits(model, batch)[place.number - start]
+            return _logits(model, images.load(places))[place.number - int(places[0])]
 
     @contextmanager
     def _model(self, run: FinishedRun, site: str) -> Iterator[Model]:

@@ -15,11 +15,10 @@ from harmofl import registry
 from harmofl.analysis.losses import Batch
 from harmofl.data.facts import DataFacts
 from harmofl.data.folder import ImageFolder
-from harmofl.data.images import Site, seed_of
+from harmofl.data.images import Site, seed_of, split_into_batches
 from harmofl.devices import choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
-from harmofl.federation.inputs import split_into_batches
 from harmofl.inference.evaluation import TrainingSites, open_source
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model

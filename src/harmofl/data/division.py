@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -39,12 +40,17 @@ class DividedSite:
     images: StoredImages
     assigned: tuple[str, ...]
     """Train, val or test; empty where the data does not say."""
+    split_by: Literal["patient", "image"]
     group_name: str
     """What a group of images is called: a patient, or an image."""
+    pictures: Tensor
+    """(N,) the picture or slice that each image is, or is a tile of."""
 
     def parts(self, seed: int) -> Parts:
         """Train, val and test, as the data says where it does."""
-        return split(self.images, self.site, "patient", seed, self.assigned, called=self.group_name)
+        return split(
+            self.images, self.site, self.split_by, seed, self.assigned, called=self.group_name, together=self.pictures
+        )
 
     def assigned_to(self, part: str) -> ImageSet | None:
         """The images that the data itself assigns to val or test, if there are any."""
@@ -71,6 +77,8 @@ def divide_site(decoded: DecodedSite, classes: Classes, data: DataSettings, limi
         site=decoded.site,
         images=StoredImages(entry.planes, entry.masks, rows, classes_of, groups),
         assigned=tuple(_assigned_parts(samples, data)[entry.sample[places]].tolist()),
+        split_by=data.split_by,
+        pictures=torch.from_numpy(_number_pictures(entry)[places]),
         group_name="patient" if has_patients else "image",
     )
 
@@ -98,7 +106,8 @@ def _assigned_parts(samples: Sequence[Sample], data: DataSettings) -> NDArray[np
 def _choose_planes(site: str, entry: Entry, samples: Sequence[Sample], data: DataSettings, limit: int) -> Places:
     places = np.arange(len(entry.sample))
     if data.slices != "all" and entry.masks is not None:
-        places = places[_has_foreground_slice(entry)]
+        wanted = _has_foreground_slice(entry)
+        places = places[wanted & _is_inner_slice(entry) if data.slices == "inner-with-foreground" else wanted]
     if len(places) == 0:
         raise UsageError(f"{site}: no slice holds anything of its mask (data.slices = {data.slices!r})")
     if not limit or len(places) <= limit:
@@ -123,10 +132,22 @@ def _draw_volumes(
 
 def _has_foreground_slice(entry: Entry) -> NDArray[np.bool_]:
     """Planes of slices of which any tile holds something; pictures always count."""
-    _, slices = np.unique(np.stack([entry.sample, entry.slice]), axis=1, return_inverse=True)
+    slices = _number_pictures(entry)
     in_slice = np.bincount(slices, weights=entry.foreground)[slices]
     is_volume = entry.facts["slices"][entry.sample] > 1
     return np.asarray((in_slice > 0) | ~is_volume)
+
+
+def _is_inner_slice(entry: Entry) -> NDArray[np.bool_]:
+    """Planes of slices that have neighbours on both sides; pictures always count."""
+    last = entry.facts["slices"][entry.sample] - 1
+    return np.asarray((last == 0) | ((entry.slice > 0) & (entry.slice < last)))
+
+
+def _number_pictures(entry: Entry) -> Places:
+    """For each plane the number of its picture or slice, which tiles share."""
+    _, numbers = np.unique(np.stack([entry.sample, entry.slice]), axis=1, return_inverse=True)
+    return np.asarray(numbers, dtype=np.int64)
 
 
 def add_neighbours(entry: Entry, places: Places, count: int) -> Places:

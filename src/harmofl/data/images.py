@@ -226,14 +226,17 @@ def split(
     seed: int,
     given: Sequence[str] | None = None,
     called: str = "",
+    together: Tensor | None = None,
 ) -> Parts:
     """Train, val and test, as the data says where it does.
 
     `given` holds train, val, test or nothing for each image. What a site lacks is drawn from its training and
     unassigned images: 20 % of the patients (or images) to test, then 20 % of the rest to val. `called`: what a
-    group of images is, if it is no patient.
+    group of images is, if it is no patient. `together`: (N,) int64, images with the same number stay on one side,
+    such as the tiles of a picture; a number for each image if it is not given.
     """
-    groups = images.groups if by == "patient" else torch.arange(len(images))
+    apart = torch.arange(len(images)) if together is None else together
+    groups = images.groups if by == "patient" else apart
     said = follow_groups(np.array(given if given is not None else [""] * len(images)), groups)
     pool = torch.from_numpy((said == "") | (said == "train"))
     members = torch.unique(groups[pool])
@@ -284,6 +287,14 @@ def _too_few(site: str, count: int, by: str, lacking: Sequence[str]) -> str:
     hint = "" if by == "image" else " (data.split_by = 'image' divides images; data.sites can leave a site out)"
     plural = "" if count == 1 else "s"
     return f"{site}: {count} {by}{plural} cannot be split into {parts}; it takes {len(lacking) + 1} or more{hint}"
+
+
+def split_into_batches(order: Tensor, size: int) -> list[Tensor]:
+    """Batches of a size; a last batch of one image joins the one before, as batch norm needs two."""
+    batches = list(torch.split(order, size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
 
 
 def seed_of(*parts: object) -> int:

@@ -22,9 +22,10 @@ from harmofl.experiments.kept import Kept, images_of
 from harmofl.experiments.kept_blocks import END, Block, read_blocks
 from harmofl.experiments.kept_figures import Drawing, drawings_of
 from harmofl.experiments.kept_summary import summary_table
+from harmofl.experiments.notes import training_note
 from harmofl.experiments.plan import Paper, read_plan
 from harmofl.experiments.results import Results, gather
-from harmofl.experiments.writing import paper_table, results_table, training_note
+from harmofl.experiments.writing import paper_table, results_table
 from harmofl.reporting import comparisons
 from harmofl.reporting.landscape_table import FILE as LANDSCAPE
 from harmofl.reporting.landscape_table import flatness_table

@@ -91,6 +91,7 @@ class Plan(Part):
     divide_rounds_by_local_epochs: bool = False
     """Divide the rounds by the local epochs, so that every variation passes over the images equally often."""
     paper: Paper | None = None
+    """What a paper printed; in a file, the name of another file stands for what that one has."""
 
     @property
     def reference_row(self) -> str:
@@ -114,10 +115,10 @@ def read_plan(path: Path) -> Plan:
 
 
 def copy_plan(path: Path, folder: Path) -> None:
-    """Write an experiment's file into a folder, under its own name; with what it extends, so that it needs no other."""
+    """Write an experiment's file into a folder, under its own name; with what it takes from other files."""
     tree, plan = _read(path, ())
     text = path.read_text(encoding="utf-8")
-    if plan.extends:
+    if plan.extends or isinstance(read_toml(path).get("paper"), str):
         text = tomli_w.dumps({name: value for name, value in tree.items() if name != "extends"})
     write_whole(folder / path.name, text)
 
@@ -129,19 +130,26 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> tuple[Tree, Plan]:
         if "extends" in tree:
             base, _ = _read(_extended_file(path, tree["extends"], extended_by), (*extended_by, path.resolve()))
             tree = _extend(base, tree)
+        if isinstance(tree.get("paper"), str):
+            tree = tree | {"paper": read_toml(_other_file(path, "paper", tree["paper"])).get("paper")}
         return tree, parse_plan(tree)
     except UsageError as error:
         message = str(error)
         raise UsageError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
-def _extended_file(path: Path, name: object, extended_by: tuple[Path, ...]) -> Path:
+def _other_file(path: Path, field: str, name: object) -> Path:
     if not isinstance(name, str):
-        raise UsageError(f"extends = {name!r}: must be the name of another experiment's file")
+        raise UsageError(f"{field} = {name!r}: must be the name of another experiment's file")
     file = path.parent / name
     if not file.is_file():
         known = [other.name for other in path.parent.glob("*.toml") if other.name != path.name]
-        raise unknown_name("file in extends", name, known)
+        raise unknown_name(f"file in {field}", name, known)
+    return file
+
+
+def _extended_file(path: Path, name: object, extended_by: tuple[Path, ...]) -> Path:
+    file = _other_file(path, "extends", name)
     if file.resolve() in (*extended_by, path.resolve()):
         raise UsageError(f"extends = {name!r}: the files extend one another in a circle")
     return file

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harmofl.experiments.cells import Cell, Experiment
+from harmofl.experiments.notes import method_notes, settings_notes, training_note
 from harmofl.experiments.plan import Paper
 from harmofl.experiments.results import Results
 from harmofl.experiments.state import RESULTS
@@ -19,10 +19,6 @@ from harmofl.reporting.table_formats import latex_escape, to_csv, to_latex, to_m
 from harmofl.reporting.tables import Cell as Number
 from harmofl.reporting.tables import Column, Row, Table, score_table
 from harmofl.runs.finished import FinishedRun
-from harmofl.settings import flatten, resolve
-
-NOT_SHOWN = ("task", "preset", "seed", "data.folder", "data.hold_out_site")
-"""Settings that the caption already shows."""
 
 
 def write_results(results: Results, out: Path) -> None:
@@ -42,70 +38,13 @@ def results_table(results: Results) -> Table:
     table = score_table(runs)
     kind = "at the hospital that took no part" if experiment.plan.hold_out else "of the selected round"
     notes = [*table.notes, *unseen_notes(runs), training_note(experiment)]
-    notes += [*_method_notes(experiment), *_settings_notes(experiment)]
+    notes += [*method_notes(experiment), *settings_notes(experiment)]
     table = replace(
         table,
         caption=f"{experiment.plan.title}: {table.caption[0].lower()}{table.caption[1:]}, {kind}",
         notes=(*notes, *_missing_note(results)),
     )
     return add_paper_averages(table, experiment.plan.paper) if experiment.plan.paper else table
-
-
-def training_note(experiment: Experiment) -> str:
-    """The hyperparameters that all cells share, in one line."""
-    each = [flatten(cell.settings.model_dump(mode="json")) for cell in experiment.cells]
-    names = ("rounds", "local_epochs", "batch_size", "optimizer", "learning_rate")
-    shared = [
-        f"{name.replace('_', ' ')} {each[0][f'training.{name}']}"
-        for name in names
-        if all(values[f"training.{name}"] == each[0][f"training.{name}"] for values in each)
-    ]
-    images = Path(experiment.data).name if experiment.data else "synthetic hospitals"
-    return f"Images: {images}. Preset {experiment.preset}: {', '.join(shared)}."
-
-
-def _method_notes(experiment: Experiment) -> list[str]:
-    """The hyperparameters of each row's method, row by row."""
-    own = {row.name: _of_method(experiment, row.name) for row in experiment.plan.rows}
-    return [f"“{row}”: {_assignments(values)}." for row, values in own.items() if values]
-
-
-def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
-    """The method settings that all cells of a row share."""
-    each = [cell.settings.method for cell in experiment.cells if cell.row == row]
-    shared = each[0] if each else {}
-    return {
-        name: str(value)
-        for name, value in shared.items()
-        if name != "name" and all(method[name] == value for method in each)
-    }
-
-
-def _settings_notes(experiment: Experiment) -> list[str]:
-    """Which other settings differ from the defaults: first for all lines, then line by line."""
-    changes = {cell.label: _changes(cell, experiment) for cell in experiment.in_table_order}
-    common = set.intersection(*(set(own.items()) for own in changes.values()))
-    notes = [f"Not as by default, for all: {_assignments(dict(sorted(common)))}."] if common else []
-    for label, own in changes.items():
-        special = {name: value for name, value in own.items() if (name, value) not in common}
-        if special:
-            notes.append(f"“{label}”: {_assignments(special)}.")
-    return notes
-
-
-def _changes(cell: Cell, experiment: Experiment) -> dict[str, str]:
-    folder = {"data.folder": experiment.data} if experiment.data else {}
-    method = cell.settings.method["name"]
-    default, _ = resolve(cell.settings.task, method, experiment.preset, overrides=folder)
-    usual, values = (flatten(settings.model_dump(mode="json")) for settings in (default, cell.settings))
-    shown_elsewhere = (*NOT_SHOWN, *(f"method.{name}" for name in _of_method(experiment, cell.row)))
-    return {
-        name: str(value) for name, value in values.items() if name not in shown_elsewhere and usual.get(name) != value
-    }
-
-
-def _assignments(values: dict[str, str]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def unseen_notes(runs: Sequence[FinishedRun]) -> list[str]:

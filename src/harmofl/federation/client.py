@@ -94,7 +94,8 @@ class Client:
         self.shared = method.shares(model.network)
         self.pieces = method.pieces()
         self.keeps_model = keeps_model or sites_differ(method, model)
-        self._inputs = TrainingInputs(site.train, settings.training, self.device)
+        joined = len(site.train_of) if settings.training.pooled_batch == "all-sites" else 1
+        self._inputs = TrainingInputs(site.train, settings.training, self.device, joined)
         self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
     def answer(self, request: Request) -> Reply:

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from harmofl.data.augmentation import find_augmentation
-from harmofl.data.images import ImageSet
+from harmofl.data.images import ImageSet, split_into_batches
 from harmofl.methods.layers import Harmonizer
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
@@ -26,7 +26,11 @@ _one_at_a_time = Lock()
 class TrainingInputs:
     """Makes batches; harmonized images are kept from round to round where that changes nothing, not a single bit."""
 
-    def __init__(self, train: ImageSet, training: TrainingSettings, device: torch.device) -> None:
+    def __init__(
+        self, train: ImageSet, training: TrainingSettings, device: torch.device, batches_at_once: int = 1
+    ) -> None:
+        """`batches_at_once`: how many batches of `training.batch_size` images make a step."""
+        self._batch_size = training.batch_size * batches_at_once
         self._train = train
         self._training = training
         self._device = device
@@ -40,7 +44,7 @@ class TrainingInputs:
         kept = self._cached_images(harmonizer)
         for _ in range(self._training.local_epochs):
             order = torch.randperm(len(self._train), generator=generator)
-            for indices in split_into_batches(order, self._training.batch_size):
+            for indices in split_into_batches(order, self._batch_size):
                 if kept is not None:
                     harmonized, targets = kept[0][indices], kept[1][indices].long()
                     inputs = harmonized.to(self._device)
@@ -66,7 +70,7 @@ class TrainingInputs:
     def _harmonize_all(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor]:
         images, targets = [], []
         # In batches as in training: a batch of one image may differ in the last bit.
-        for indices in split_into_batches(torch.arange(len(self._train)), self._training.batch_size):
+        for indices in split_into_batches(torch.arange(len(self._train)), self._batch_size):
             batch = self._train.load(indices)
             images.append(harmonizer(batch.images.to(self._device)).cpu())
             targets.append(batch.targets.to(torch.int16))  # a quarter of the bytes
@@ -84,11 +88,3 @@ class TrainingInputs:
 
 def _same(first: State, second: State) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def split_into_batches(order: Tensor, size: int) -> list[Tensor]:
-    """Batches of a size; a last batch of one image joins the one before, as batch norm needs two."""
-    batches = list(torch.split(order, size))
-    if len(batches) > 1 and len(batches[-1]) == 1:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return batches

@@ -15,7 +15,7 @@ from harmofl.events import RoundsFinished, RunStarted, Watch, event_of, ignore
 from harmofl.federation.client import sites_differ
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
 from harmofl.federation.round_records import record_measurement, record_round, record_scores, record_training
-from harmofl.federation.sites import Sites
+from harmofl.federation.sites import Sites, list_reasons
 from harmofl.federation.transports import Transport
 from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.channel import Combining, announce, open_memories
@@ -225,7 +225,8 @@ class Server:
             scores |= self._note_scores(progress.round, reply, records)
         selection = progress.selection.after(progress.round, scores)
         if not selection.best:
-            raise RunError("no site scored any round, so no model can be selected")
+            reasons = list_reasons(records) or "none sent validation scores"
+            raise RunError(f"no site scored any round, so no model can be selected ({reasons})")
         return selection
 
     def _read_selected(self, progress: Progress, selection: Selection, sites: list[str]) -> dict[str, Progress]:

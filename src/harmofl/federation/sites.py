@@ -62,16 +62,20 @@ class Sites:
         needed = quorum(self.federation, num_sites)
         if num_answers >= needed:
             return
-        sites_by_reason: dict[str, list[str]] = {}
-        for record in records:
-            if "error" in record:
-                sites_by_reason.setdefault(record["error"], []).append(record["site"])
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites_by_reason.items())
         raise RunError(
             f"round {number}: {num_answers} of {num_sites} sites gave a usable answer, {needed} are needed "
-            f"({reasons}). The last checkpoint is kept: mend the cause and go on with --resume, or start again "
-            "with other settings (a lower training.learning_rate, if training diverged) and another --out"
+            f"({list_reasons(records)}). The last checkpoint is kept: mend the cause and go on with --resume, or start "
+            "again with other settings (a lower training.learning_rate, if training diverged) and another --out"
         )
+
+
+def list_reasons(records: Sequence[Record]) -> str:
+    """Why sites were left out, each reason once."""
+    sites_by_reason: dict[str, list[str]] = {}
+    for record in records:
+        if "error" in record:
+            sites_by_reason.setdefault(record["error"], []).append(record["site"])
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites_by_reason.items())
 
 
 def quorum(federation: FederationSettings, num_sites: int) -> int:

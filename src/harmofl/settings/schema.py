@@ -94,8 +94,10 @@ class DataSettings(Section):
         description="what becomes [0, 1]: percentile (minimum to 99th percentile of the image or volume), range "
         "(minimum to maximum), or [low, high]; auto: 0 to 255 for 8-bit images, else percentile",
     )
-    slices: Literal["all", "with-prostate", "with-foreground"] = Field(
-        "all", description="of a volume; the other two mean slices that hold something of the mask"
+    slices: Literal["all", "with-prostate", "with-foreground", "inner-with-foreground"] = Field(
+        "all",
+        description="of a volume; the next two mean slices that hold something of the mask, and inner-with-foreground "
+        "those of them that are neither first nor last",
     )
     neighbours: Annotated[int, Field(ge=0, le=5)] = Field(
         0, description="slices on each side that join a volume's slice as channels"
@@ -123,7 +125,10 @@ class DataSettings(Section):
         description="a site with fewer training images (tiles, slices) shares no spectrum (bands other than dc); "
         "see docs/privacy.md",
     )
-    split_by: Literal["patient", "image"] = Field("patient", description="what a split never tears apart")
+    split_by: Literal["patient", "image"] = Field(
+        "patient",
+        description="what a split never tears apart; an image is a picture with all its tiles, or a slice of a volume",
+    )
     cache: str | None = Field(None, description="folder for decoded images; the user's cache folder if unset")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
     images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
@@ -164,6 +169,11 @@ class TrainingSettings(Section):
     rounds: Positive = Field(100, description="communication rounds")
     local_epochs: Positive = Field(1, description="passes over a site's images in a round")
     batch_size: Positive = Field(16, description="images in a step")
+    pooled_batch: Literal["site", "all-sites"] = Field(
+        "site",
+        description="images in a step of centralized: batch_size, so that it makes as many steps a round as all sites "
+        "together, or batch_size for each site, so that it makes as many as one of them",
+    )
     optimizer: Literal["sgd", "adam"] = Field("adam", description="the sites' optimizer")
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="the sites' step size")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(

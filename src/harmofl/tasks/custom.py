@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harmofl.data.layouts.manifest import layouts
-from harmofl.tasks.presets import with_common_presets
+from harmofl.tasks.presets import PAPER_CODE_SCORE, with_common_presets
 from harmofl.tasks.task import Task
 
 ABOUT = "manifest.csv: site,image,{truth} and, if you have them, split and patient; PNG, JPEG, TIFF, NIfTI or DICOM"
@@ -56,5 +56,5 @@ segmentation = Task(
     main_score="dice",
     layout=layouts["segmentation"],
     about_data=ABOUT.format(truth="mask"),
-    presets=with_common_presets(*SEGMENTATION),
+    presets=with_common_presets(*SEGMENTATION, PAPER_CODE_SCORE),
 )

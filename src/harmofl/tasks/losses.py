@@ -37,6 +37,19 @@ def dice_and_cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
     return loss
 
 
+@cache
+def _joint_loss() -> Any:
+    import monai.losses
+
+    return monai.losses.DiceCELoss(to_onehot_y=True, softmax=True, batch=True, lambda_dice=0.5, lambda_ce=0.5)
+
+
+def half_of_both(logits: Tensor, masks: Tensor) -> Tensor:
+    """Mean of cross-entropy and 1 − soft Dice of all classes, the background too: HarmoFL's released code."""
+    loss: Tensor = _joint_loss()(logits, masks[:, None])
+    return loss
+
+
 @dataclass(frozen=True)
 class LossEntry:
     """A loss that can be chosen by its name (`training.loss`).
@@ -61,3 +74,4 @@ class LossEntry:
 cross_entropy = LossEntry("cross-entropy", ("classification", "segmentation"), F.cross_entropy)
 dice = LossEntry("dice", ("segmentation",), dice_loss)
 dice_cross_entropy = LossEntry("dice-cross-entropy", ("segmentation",), dice_and_cross_entropy)
+joint = LossEntry("joint", ("segmentation",), half_of_both)

@@ -8,7 +8,7 @@ from harmofl.data.images import LabelledImages
 from harmofl.data.layouts.nuclei import layout
 from harmofl.data.phantoms import nuclei as phantom
 from harmofl.settings import DataSettings
-from harmofl.tasks.presets import with_common_presets
+from harmofl.tasks.presets import PAPER_CODE_SCORE, with_common_presets
 from harmofl.tasks.task import Phantom, Task
 
 PAPER = {
@@ -60,7 +60,7 @@ task = Task(
     main_score="dice",
     layout=layout,
     about_data="MoNuSAC2020 (a site is an organ), MoNuSeg2018 and TNBC as downloaded, whichever are there",
-    presets=with_common_presets(PAPER, SMALL, SMOKE),
+    presets=with_common_presets(PAPER, SMALL, SMOKE, PAPER_CODE_SCORE),
     classes=("background", "nucleus"),
     channels=3,
     phantom=Phantom(phantom.SITES, make_images),

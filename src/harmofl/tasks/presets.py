@@ -11,20 +11,27 @@ PAPER_TEXT = {"method": {"band": "full", "decay": 0.1, "schedule": "first-round"
 """HarmoFL as the paper's text has it."""
 
 PAPER_CODE = {
+    "data": {"split_by": "image"},
     "method": {"band": "dc", "decay": 0.0, "schedule": "first-round"},
     "model": {"norm": "batch-statistics"},
 }
 """HarmoFL as the code released with the paper reads."""
 
+PAPER_CODE_SCORE = {"training": {"score": "dice_with_background"}}
+"""Its score in segmentation."""
+
 
 def with_common_presets(
-    paper: Mapping[str, Any], small: Mapping[str, Any], smoke: Mapping[str, Any]
+    paper: Mapping[str, Any], small: Mapping[str, Any], smoke: Mapping[str, Any], code: Mapping[str, Any] | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """`paper`, `paper-code`, and the two sizes for few cores; `smoke` builds on `small`."""
+    """`paper`, `paper-code`, and the two sizes for few cores; `smoke` builds on `small`.
+
+    `code`: what the released code has otherwise than the paper's text, in this task alone.
+    """
     on_two_cores = merge(paper, small)
     return {
         "paper": merge(paper, PAPER_TEXT),
-        "paper-code": merge(paper, PAPER_CODE),
+        "paper-code": merge(merge(paper, PAPER_CODE), code or {}),
         "small": on_two_cores,
         "smoke": merge(on_two_cores, smoke),
     }

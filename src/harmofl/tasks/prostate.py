@@ -54,6 +54,12 @@ SMOKE = {
     "real_images": {"data": {"size": 48, "limit": 60}},
 }
 
+PAPER_CODE = {
+    "training": {"score": "dice_with_background", "loss": "joint", "second_momentum": 0.999},
+    "real_images": {"data": {"slices": "inner-with-foreground"}},
+}
+"""What the released code has otherwise than the paper's text."""
+
 SLICES = 8
 """Slices per case of the phantom."""
 
@@ -72,7 +78,7 @@ task = Task(
     main_score="dice",
     layout=layout,
     about_data="CaseNN.nii.gz with CaseNN_segmentation.nii.gz; every folder with such pairs is a site",
-    presets=with_common_presets(PAPER, SMALL, SMOKE),
+    presets=with_common_presets(PAPER, SMALL, SMOKE, PAPER_CODE),
     classes=("background", "prostate"),
     channels=3,
     phantom=Phantom(phantom.SITES, make_images, volume_channels=1),

@@ -139,6 +139,7 @@ def _of_masks(name: str, title: str = "") -> ScoreEntry:
 accuracy, auc = _of_classes("accuracy"), _of_classes("auc", "AUC")
 sensitivity, specificity = _of_classes("sensitivity"), _of_classes("specificity")
 dice, dice_per_case = _of_masks("dice", "Dice score"), _of_masks("dice_per_case", "Dice per case")
+dice_with_background = _of_masks("dice_with_background", "Dice score with background")
 precision, recall = _of_masks("precision"), _of_masks("recall")
 hd95 = ScoreEntry(
     "hd95",

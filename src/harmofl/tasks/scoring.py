@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harmofl.data.images import ImageSet
+import torch
+from torch import Tensor
+
+from harmofl.data.images import ImageSet, split_into_batches
 from harmofl.devices import to_device
 from harmofl.errors import UsageError
 from harmofl.methods.model import Model
@@ -18,12 +21,25 @@ def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorou
     """Return loss, metric and other scores of a model in eval mode over all images; a batch is in memory at a time."""
     device = next(model.parameters()).device
     loss, scorers, total = task.loss(settings), task.scorers(settings, thorough), 0.0
-    for batch in images.batches(settings.training.batch_size):
+    for places in scored_together(len(images), settings):
+        batch = images.load(places)
         logits = model(to_device(batch.images, device)).cpu()
         total += float(loss(logits, batch.targets)) * len(batch)
         for scorer in scorers:
             scorer.add(logits, batch)
     return {"loss": total / len(images)} | collect(scorers, task.score_for(settings))
+
+
+def scored_together(num_images: int, settings: Settings) -> list[Tensor]:
+    """The places of the images that a model sees in one batch.
+
+    Where it normalizes with statistics of the batch, a last image does not stand alone: it would have no variance
+    where features are 1 × 1.
+    """
+    order, size = torch.arange(num_images), settings.training.batch_size
+    if settings.model.norm == "batch-statistics":
+        return split_into_batches(order, max(2, size))
+    return list(torch.split(order, size))
 
 
 def collect(scorers: Sequence[Scorer], main: Score) -> Scores:
