@@ -15,7 +15,7 @@ from harmofl import registry
 from harmofl.analysis.directions import flatten
 from harmofl.analysis.landscape import fit_time, landscape
 from harmofl.analysis.loaded_runs import load_runs
-from harmofl.analysis.local_paths import local_path
+from harmofl.analysis.local_paths import combine_from_models, local_path
 from harmofl.analysis.losses import mean_loss
 from harmofl.analysis.measured_terms import read_terms
 from harmofl.analysis.results import Landscape, Options
@@ -128,7 +128,7 @@ def test_a_path_is_the_sites_own_training(runs: dict[str, Path]) -> None:
     site = registry.tasks.find("histology").load_site(SOME[0], run.settings.data)
     before = snapshot(run.models[SOME[0]])
     with threads(1):
-        path = local_path(run, site, epochs=2)
+        path = local_path(run, site, 2, combine_from_models(run))
     assert equal(before, snapshot(run.models[SOME[0]]))
     assert not run.models[SOME[0]].training
     again = runs["fedavg"].parent / "again"

@@ -9,7 +9,7 @@ from federations import THREE, Live, live
 from harmofl import registry
 from runs import differences, train
 
-METHODS = ["fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "harmofl"]
+METHODS = ["fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "fedrdn", "harmofl"]
 FIRST = "harmofl"
 """The one that `make test` runs; `make test-engines` runs the others."""
 

@@ -35,6 +35,7 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
         ("harmofl", {"band": "dc", "decay": 0.1, "schedule": "before-training", "radius": 0.05}),
         ("fedavgm", {"server_momentum": 0.9}),
         ("feddyn", {"alpha": 0.01}),
+        ("fedrdn", {}),
         ("trimmed-mean", {"trimmed": 0.2}),
         ("krum", {"outliers": 1}),
         ("geometric-median", {"iterations": 32}),

@@ -21,7 +21,7 @@ from harmofl.analysis.archive import key_of, load_landscape, save_landscape
 from harmofl.analysis.directions import random_direction
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, write_all_terms
 from harmofl.analysis.loaded_runs import LoadedRun, fingerprint, load_runs, open_images
-from harmofl.analysis.local_paths import LocalPath, local_path
+from harmofl.analysis.local_paths import LocalPath, combine_from_models, local_path
 from harmofl.analysis.losses import Batches, losses_at, mean_loss, side_by_side
 from harmofl.analysis.planes import DRIFT_POINTS, Look, Progress, drift_view, random_views
 from harmofl.analysis.results import Landscape, Options
@@ -136,10 +136,13 @@ def num_points(options: Options) -> int:
 def look_at(run: LoadedRun, sites: Sequence[Site], options: Options, progress: Progress) -> Look:
     """Compute everything of one run but its planes, sites side by side: each on a copy of its model and one thread."""
 
+    combined = combine_from_models(run)
+
     def look_at_site(site: Site) -> tuple[Batches, LocalPath, SiteGradient, list[float]]:
         own = run.copy_for(site.name)
         batches = list(own.batches(site, options.images, options.seed))
-        path, gradient = local_path(own, site, options.local_epochs), gradient_at(own, site, options.seed)
+        path = local_path(own, site, options.local_epochs, combined)
+        gradient = gradient_at(own, site, options.seed)
         return batches, path, gradient, list(loss_rises(own.models[site.name].network, batches, own, options))
 
     look = Look(run, [], [], [], [])

@@ -12,9 +12,9 @@ from harmofl.data.images import Site
 from harmofl.errors import RunError
 from harmofl.federation.client import Client
 from harmofl.federation.messages import Request
-from harmofl.methods.channel import announce
+from harmofl.methods.channel import Combining, announce
 from harmofl.runs.store import Store
-from harmofl.states import add_prefix, restoring, snapshot
+from harmofl.states import State, add_prefix, restoring, snapshot
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,16 @@ class LocalPath:
     num_steps: int
 
 
-def local_path(run: LoadedRun, site: Site, epochs: int) -> LocalPath:
+def combine_from_models(run: LoadedRun) -> State:
+    """What the server would combine of what the pieces in the sites' models hold: a request comes with it."""
+    pieces = run.method.pieces()
+    combining = Combining(pieces, {}, len(run.models))
+    for site, model in run.models.items():
+        combining.add(site, announce(pieces, model))
+    return combining.value()
+
+
+def local_path(run: LoadedRun, site: Site, epochs: int, combined: State) -> LocalPath:
     """Train at one site as in the run, from its selected model, with a new optimizer and a constant learning rate.
 
     One request per epoch: a penalty that holds to the received model (FedProx, MOON) sees it anew in each.
@@ -35,7 +44,6 @@ def local_path(run: LoadedRun, site: Site, epochs: int) -> LocalPath:
     weights = list(model.network.parameters())
     start = [weight.detach().clone() for weight in weights]
     last_round = run.settings.training.rounds
-    combined = announce(run.method.pieces(), model)
     steps, replies = [], []
     with tempfile.TemporaryDirectory() as folder, restoring([*model.parameters(), *model.buffers()]):
         client = _client(run, site, Path(folder))

@@ -114,7 +114,7 @@ def adapt(
 ) -> None:
     """Make a model for a hospital that took no part, from its unlabelled images.
 
-    Batch norm statistics are estimated on them, in one pass; weights stay as they are.
+    Batch norm statistics, and what the harmonizer holds of its own site, are estimated on them; weights stay.
 
     For example:  harmofl adapt runs/first/model --data our-images --out our-model
     """

@@ -167,10 +167,17 @@ def show_adaptation(summary: AdaptationSummary, out: Path) -> None:
     """What an adaptation took and changed; images that could not be used, on stderr."""
     for image, reason in summary.unreadable.items():
         print(f"harmofl: {image}: {reason}", file=sys.stderr)
+    moved = []
+    if summary.shift_of_means is not None:
+        moved.append(
+            f"batch norm means moved by {summary.shift_of_means:.2f} standard deviations, deviations changed by a "
+            f"factor of {summary.ratio_of_deviations:.2f} (medians over channels)"
+        )
+    if summary.change_of_harmonizer is not None:
+        moved.append(f"what the harmonizer holds of its own site changed by {summary.change_of_harmonizer:.0%}")
     print(
-        f"Statistics of {summary.images} images ({summary.inputs} network inputs): means moved by "
-        f"{summary.shift_of_means:.2f} standard deviations, deviations changed by a factor of "
-        f"{summary.ratio_of_deviations:.2f} (medians over channels).\nThe model for this hospital: {out}"
+        f"Statistics of {summary.images} images ({summary.inputs} network inputs): {'; '.join(moved)}.\n"
+        f"The model for this hospital: {out}"
     )
 
 

@@ -1,4 +1,7 @@
-"""A model for a hospital that took no part, from its unlabelled images: batch norm statistics estimated on them."""
+"""A model for a hospital that took no part, from its unlabelled images.
+
+The harmonizer measures them, if it holds something of each site's own; batch norm statistics are estimated on them.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,12 @@ class AdaptationSummary:
     """Files or series that were read."""
     inputs: int
     """Slices or tiles of them that the network saw."""
-    shift_of_means: float
-    """Median over channels of |new mean − old mean| in units of the old standard deviation."""
-    ratio_of_deviations: float
-    """Median over channels of the larger standard deviation divided by the smaller one."""
+    shift_of_means: float | None
+    """Of batch norm: median over channels of |new mean − old mean| in units of the old standard deviation."""
+    ratio_of_deviations: float | None
+    """Of batch norm: median over channels of the larger standard deviation divided by the smaller one."""
+    change_of_harmonizer: float | None
+    """How far what the harmonizer holds of this hospital lies from what it held before, relative to that."""
     unreadable: Mapping[str, str]
     """From the images that could not be used to the reason."""
 
@@ -62,7 +67,7 @@ def adapt_model(
     method: Method | None = None,
     watch: Watch = ignore,
 ) -> AdaptationSummary:
-    """Write a model whose batch norm statistics are those of a folder's images; labels and masks are not read.
+    """Write a model whose batch norm and harmonizer statistics are a folder's; labels and masks are not read.
 
     `site`: whose model to start from; by default the model of all sites, or the mean of what each site keeps.
     """
@@ -70,8 +75,8 @@ def adapt_model(
     if (out / "model.json").exists():
         raise UsageError(f"{out} holds a model already: choose another --out")
     trained = _choose_model(folder, site, method)
-    before = _statistics(trained.model)
-    if not before:
+    before, own = _statistics(trained.model), _own_buffers(trained.model)
+    if not before and not own:
         norm = trained.settings.model.norm
         raise UsageError(f"{folder}: model.norm = {norm!r} keeps no statistics, so there is nothing to adapt")
     images = _find_images(data, out)
@@ -80,11 +85,14 @@ def adapt_model(
     place = choose_device(device)
     with threads(trained.settings.federation.threads):
         trained.model.to(place)
-        pool_statistics(trained.model, (to_device(batch, place) for batch in reading.batches()))
+        if own:
+            trained.model.harmonizer.measure(to_device(batch, place) for batch in reading.batches())
+        if before:
+            pool_statistics(trained.model, (to_device(batch, place) for batch in reading.batches()))
     _check_number(data, reading.num_read, fewest, reading.unreadable)
-    summary = AdaptationSummary(
-        reading.num_read, reading.num_inputs, *measure_movement(before, _statistics(trained.model)), reading.unreadable
-    )
+    shift, ratio = measure_movement(before, _statistics(trained.model)) if before else (None, None)
+    change = _relative_change(own, _own_buffers(trained.model)) if own else None
+    summary = AdaptationSummary(reading.num_read, reading.num_inputs, shift, ratio, change, reading.unreadable)
     _write(out, trained.model, read_description(folder), summary)
     return summary
 
@@ -133,7 +141,9 @@ class _Reading:
         self.unreadable: dict[str, str] = {}
 
     def batches(self) -> Iterator[Tensor]:
-        """Batches (N, C, H, W) in [0, 1], in the order of the files."""
+        """Batches (N, C, H, W) in [0, 1], in the order of the files; each pass reads and counts anew."""
+        self.num_read = self.num_inputs = 0
+        self.unreadable.clear()
         windows = self._windows()
         while batch := list(islice(windows, max(2, self._trained.settings.training.batch_size))):
             self.num_inputs += len(batch)
@@ -157,6 +167,16 @@ def _statistics(model: Model) -> State:
     """The running means and variances of all batch norm layers."""
     pairs = running_statistics(model.network)
     return {name: tensor.double() for name, tensor in snapshot(model.network, [*pairs, *pairs.values()]).items()}
+
+
+def _own_buffers(model: Model) -> State:
+    """What the harmonizer holds of its own site."""
+    return {name: tensor.double() for name, tensor in snapshot(model.harmonizer, sorted(model.harmonizer.own)).items()}
+
+
+def _relative_change(before: State, after: State) -> float:
+    old, new = (torch.cat([tensor.flatten() for tensor in state.values()]) for state in (before, after))
+    return float((new - old).norm() / old.norm().clamp_min(1e-12))
 
 
 def measure_movement(before: State, after: State) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage, ServerMomentum
 from harmofl.methods.sharing import all_but_batch_norm, all_but_last_layer, all_but_statistics, nothing
+from harmofl.methods.site_normalization import NormalizeBySite
 from harmofl.methods.steps import PerturbedDescent
 
 fedavg = Method(
@@ -118,6 +119,14 @@ fedper = Method(
     paper="Arivazhagan et al., 2019",
     idea="The last layer stays at each site.",
     limit="a single site",
+)
+
+fedrdn = Method(
+    "FedRDN",
+    harmonizer=NormalizeBySite(),
+    paper="Yan et al., CVPR 2025",
+    idea="Training images are normalized with the mean and deviation of a random site, test images with their own.",
+    limit="every site's images have mean 0 and deviation 1",
 )
 
 median = Method(

@@ -61,6 +61,8 @@ class Harmonization(Piece):
 
     def receive(self, model: Model, memory: Memory) -> None:
         """Give the layer what is the site's own and what the server combined."""
+        if self.measures_first and not model.harmonizer.own <= memory.kept.keys():
+            raise RuntimeError("this site has not measured its images: it was not there before the first round")
         model.harmonizer.load_state_dict(memory.kept, strict=False)
         if memory.received:
             model.harmonizer.receive(memory.received)

@@ -52,6 +52,9 @@ class Harmonizer(nn.Module):
     reveals_images = True
     """Whether what it tells the server could give an image away, were it measured on very few."""
 
+    note = ""
+    """What a table says of a score at a hospital that took no part, if the layer has been measured there."""
+
     def could_reveal_images(self) -> bool:
         """Whether a site with few images must keep its measurement to itself; without one there is nothing to keep."""
         return self.reveals_images and bool(self.measurement())
@@ -180,12 +183,7 @@ class AmplitudeNormalization(Harmonizer):
         return normalize(self._precise(images), learns).to(images.dtype)
 
     def _check(self, images: Tensor) -> None:
-        if not images.is_floating_point():
-            raise TypeError(f"images must be floating-point numbers scaled to [0, 1], not {images.dtype}")
-        same_kind = images.ndim == len(self.image_shape) + 1 and images.shape[1] == self.image_shape[0]
-        depends_on_size = self.band not in ("none", "dc")
-        if not same_kind or (depends_on_size and images.shape[1:] != self.image_shape):
-            raise ValueError(f"images must be (N, {', '.join(map(str, self.image_shape))}), not {tuple(images.shape)}")
+        check_images(images, self.image_shape, any_size=self.band in ("none", "dc"))
 
     def _precise(self, images: Tensor) -> Tensor:
         """Images in the precision of the amplitude."""
@@ -230,7 +228,7 @@ class AmplitudeNormalization(Harmonizer):
         return target
 
     def _learn(self, amplitudes: Tensor) -> None:
-        _check_finite(amplitudes)
+        check_finite(amplitudes)
         first = bool(self.bias == 1)
         self.bias *= 1 - self.decay
         weight = 1.0 if first else self.decay / (1 - float(self.bias))
@@ -248,7 +246,7 @@ class AmplitudeNormalization(Harmonizer):
             if self.band == "none":
                 return
             if len(images) > 0:
-                total += _check_finite(self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64))
+                total += check_finite(self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64))
                 count += len(images)
         if count == 0:
             raise ValueError("no images to measure")
@@ -288,8 +286,17 @@ def _check_spacing(spacing: Sequence[float] | None, num_dimensions: int) -> tupl
     return steps
 
 
-def _check_finite(amplitudes: Tensor) -> Tensor:
-    """A single NaN would stay in the average for ever."""
-    if not amplitudes.isfinite().all():
+def check_images(images: Tensor, image_shape: ImageShape, any_size: bool) -> None:
+    """Raise an error for images that a layer made for a shape (C, *spatial) cannot take."""
+    if not images.is_floating_point():
+        raise TypeError(f"images must be floating-point numbers scaled to [0, 1], not {images.dtype}")
+    same_kind = images.ndim == len(image_shape) + 1 and images.shape[1] == image_shape[0]
+    if not same_kind or (not any_size and images.shape[1:] != image_shape):
+        raise ValueError(f"images must be (N, {', '.join(map(str, image_shape))}), not {tuple(images.shape)}")
+
+
+def check_finite(measured: Tensor) -> Tensor:
+    """Raise an error for NaN and infinity: a single one would stay in an average for ever."""
+    if not measured.isfinite().all():
         raise ValueError("images hold NaN or infinity: nothing was learned from them")
-    return amplitudes
+    return measured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +51,12 @@ def models_for(
     """
     description = read_description(folder)
     place = choose_device(device)
-    batches = (to_device(batch.images, place) for batch in images.batches(max(2, settings.training.batch_size)))
     if has_one_model(folder):
         trained = open_model(folder, site if own else None, method)
-        model, adapt = trained.model.to(place), trained.method.adapt
+        model = trained.model.to(place)
         if own or site in description["sites"] or "adapted" in description:
             return Candidates((model,))
-        adapt.adapt(model, batches)
-        return Candidates((model,), adapt.note)
+        return Candidates((model,), _adapt(model, trained.method, images, settings))
     if own or site in description["sites"]:
         return Candidates((open_model(folder, site, method).model.to(place),))
     each = [open_model(folder, name, method) for name in description["sites"]]
@@ -68,8 +66,21 @@ def models_for(
     if not shared:
         return Candidates(tuple(models), MEAN_OF_MODELS)
     model = mean_model(models, shared)
-    chosen.adapt.adapt(model, batches)
-    return Candidates((model,), chosen.adapt.note or MEAN_OF_OWN_LAYERS)
+    return Candidates((model,), _adapt(model, chosen, images, settings) or MEAN_OF_OWN_LAYERS)
+
+
+def _adapt(model: Model, method: Method, images: ImageSet, settings: Settings) -> str:
+    """Change a model for a hospital that took no part, from its unlabelled images; return a note on what was done."""
+    place = next(model.parameters()).device
+
+    def batches() -> Iterator[Tensor]:
+        return (to_device(batch.images, place) for batch in images.batches(max(2, settings.training.batch_size)))
+
+    layer = model.harmonizer
+    if layer.own:
+        layer.measure(batches())
+    method.adapt.adapt(model, batches())
+    return "; ".join(filter(None, [layer.note if layer.own else "", method.adapt.note]))
 
 
 def shared_entries(method: Method, model: Model) -> set[str]:
