@@ -57,5 +57,6 @@ def describe(error: ValidationError, prefix: str = "") -> str:
             message = f"a list of at least {problem['ctx']['min_length']}"
         elif problem["type"] == "list_type":
             message = "a list, in square brackets"
-        lines.append(f"{name} = {problem['input']!r}: must be {message}")
+        about_several = not problem["loc"]  # such a message names them itself
+        lines.append(f"{prefix}{message}" if about_several else f"{name} = {problem['input']!r}: must be {message}")
     return "; ".join(dict.fromkeys(lines))

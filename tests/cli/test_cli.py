@@ -288,7 +288,7 @@ def test_a_file_that_the_system_refuses_is_one_line_and_with_debug_all(run: Run,
 def test_resuming_with_other_settings_names_them(run: Run, finished: Path) -> None:
     code, _, err = run(*arguments(finished, "harmofl", 5, method__radius=0.1), "--seed=3", "--resume")
     assert code == 2
-    assert "other settings (method.radius, seed, training.rounds)" in err
+    assert "other settings (method.radius, method.radius_relative, seed, training.rounds)" in err
     code, _, err = run(*arguments(finished, "fedavg"), "--resume")
     assert (code, "method.name" in err) == (2, True)
 

@@ -192,9 +192,9 @@ def test_what_a_folder_decides_may_be_open_in_the_plan_but_not_differ_from_it() 
 
 def test_settings_that_a_method_got_later_have_their_defaults(tmp_path: Path) -> None:
     settings, _ = resolve("histology", "harmofl", "smoke")
-    text = "\n".join(line for line in settings.to_toml().splitlines() if not line.startswith("radius"))
+    text = "\n".join(line for line in settings.to_toml().splitlines() if not line.startswith("decay"))
     (tmp_path / "config.toml").write_text(text)
-    assert read_settings(tmp_path).method["radius"] == 0.05
+    assert read_settings(tmp_path).method["decay"] == 0.1
     assert agree(planned(settings), read_settings(tmp_path), find_data_facts(settings))
 
 

@@ -26,6 +26,7 @@ def test_settings_are_the_fields_of_all_pieces() -> None:
         "schedule": "every-round",
         "mu": 3,
         "radius": 0.5,
+        "radius_relative": None,
         "beta1": 0.1,
         "beta2": 0.2,
         "tau": 0.3,
@@ -43,6 +44,13 @@ def test_with_settings_changes_each_setting_in_its_piece_and_leaves_the_original
     assert harmofl.settings["radius"] == 0.05
     assert harmofl.settings["band"] == "dc"
     assert replace(changed, step=harmofl.step, harmonizer=harmofl.harmonizer) == harmofl
+
+
+def test_a_relative_radius_takes_the_place_of_an_absolute_one_and_back() -> None:
+    relative = harmofl.with_settings(radius_relative=0.001)
+    assert relative.step == PerturbedDescent(radius_relative=0.001)
+    assert (relative.settings["radius"], relative.settings["radius_relative"]) == (None, 0.001)
+    assert relative.with_settings(radius=0.5).step == PerturbedDescent(radius=0.5)
 
 
 def test_with_settings_reaches_every_penalty() -> None:
@@ -74,9 +82,11 @@ def test_what_a_method_shares_may_have_settings_too() -> None:
 
 
 def test_usual_settings_are_those_at_the_default_of_their_class() -> None:
-    assert harmofl.usual_settings == {"band", "decay", "schedule", "radius"}
+    assert harmofl.usual_settings == {"band", "decay", "schedule", "radius", "radius_relative"}
     changed = replace(harmofl, harmonizer=NormalizeAmplitude(band="full"), shares=FirstEntries())
-    assert changed.usual_settings == {"decay", "schedule", "radius", "entries"}
+    assert changed.usual_settings == {"decay", "schedule", "radius", "radius_relative", "entries"}
+    absolute = replace(harmofl, step=PerturbedDescent(radius=0.1))
+    assert absolute.usual_settings == {"band", "decay", "schedule"}  # its alternative is not at its default
 
     @dataclass(frozen=True)
     class Weighted:
@@ -103,6 +113,10 @@ def test_two_pieces_with_the_same_setting_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"radius": 0.1, "radius_relative": 0.2},
+            r"^method\.radius = 0\.1, radius_relative = 0\.2: give one of the two$",
+        ),
         ({"radius": -1}, r"method\.radius = -1: must be greater than or equal to 0"),
         ({"band": "low"}, r"method\.band = 'low': must be 'none', 'dc', 'full' or a radius above 0 and up to 0\.71"),
         ({"band": 0.9}, r"method\.band = 0\.9: must be 'none', 'dc', 'full' or a radius above 0 and up to 0\.71"),

@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -331,3 +332,43 @@ def test_the_norm_spans_all_groups_of_the_optimizer() -> None:
 def test_a_radius_that_is_negative_or_not_finite_is_refused(radius: float) -> None:
     with pytest.raises(ValueError, match="radius"):
         PerturbedDescent(radius=radius)
+
+
+def test_a_relative_radius_is_a_part_of_the_norm_of_the_weights_that_move() -> None:
+    model = Quadratic()
+    model.frozen = nn.Parameter(torch.tensor(100.0), requires_grad=False)
+    PerturbedDescent(radius_relative=0.2)(model, SGD(model.parameters(), lr=0.1), model.loss)
+    # δ = 0.2 · √5 · (3, 4)/5; the gradient at (1 + δ₁, 2 + δ₂) is (3 + 3δ₁, 4 + 2δ₂).
+    length = 0.2 * 5**0.5
+    assert model.values == pytest.approx([1 - 0.1 * (3 + 3 * 0.6 * length), 2 - 0.1 * (4 + 2 * 0.8 * length)])
+
+
+def test_a_relative_radius_means_the_same_for_a_network_of_another_scale() -> None:
+    moves = []
+    for scale in (1.0, 1000.0):  # the loss of the larger one is stretched: f(θ / scale)
+        weight = nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64) * scale)
+        seen: list[Tensor] = []
+
+        def compute_loss(weight: nn.Parameter = weight, scale: float = scale, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(weight.detach() / scale)
+            return (weight / scale).square().sum()
+
+        holder = nn.ParameterList([weight])
+        PerturbedDescent(radius_relative=0.1)(holder, SGD([weight], lr=0.0), compute_loss)
+        moves.append((seen[1] - seen[0]).tolist())
+    assert moves[0] == pytest.approx([0.1 * 3, 0.1 * 4])
+    assert moves[1] == pytest.approx(moves[0])
+
+
+def test_the_radius_is_either_absolute_or_relative() -> None:
+    assert PerturbedDescent() == PerturbedDescent(0.05) == PerturbedDescent(radius=0.05)
+    assert PerturbedDescent(radius_relative=0.1).radius is None
+    with pytest.raises(ValueError, match=r"radius = 0\.1, radius_relative = 0\.2: give one of the two"):
+        PerturbedDescent(radius=0.1, radius_relative=0.2)
+    with pytest.raises(ValueError, match=r"radius = 0\.05, radius_relative = 0\.1: give one of the two"):
+        replace(PerturbedDescent(), radius_relative=0.1)
+    with pytest.raises(ValueError, match=r"radius = None, radius_relative = None: give one of the two"):
+        PerturbedDescent(radius=None)
+    for wrong in ({"radius_relative": -0.1}, {"radius_relative": float("nan")}):
+        with pytest.raises(ValueError, match="radius_relative"):
+            PerturbedDescent(**wrong)

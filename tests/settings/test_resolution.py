@@ -1,6 +1,7 @@
 import tomllib
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from harmofl.methods.method import Method
 from harmofl.methods.penalties import ModelContrast, Penalty, Proximity
 from harmofl.methods.pieces import LocalRound
 from harmofl.methods.steps import PerturbedDescent
+from harmofl.runs.finished import validate_settings
 from harmofl.settings import (
     Settings,
     TrainingSettings,
@@ -57,7 +59,7 @@ def test_a_file_lies_over_the_methods_defaults_and_overrides_over_the_file() -> 
 def test_the_methods_own_settings_are_layered_the_same_way() -> None:
     file = {"method": {"name": "harmofl", "decay": 0.2, "radius": 0.2}}
     settings, method = resolve("nuclei", preset="paper", file=file, overrides={"method.radius": 0.3})
-    expected = {"band": "full", "decay": 0.2, "schedule": "first-round", "radius": 0.3}
+    expected = {"band": "full", "decay": 0.2, "schedule": "first-round", "radius": 0.3, "radius_relative": None}
     assert settings.method == {"name": "harmofl"} | expected
     assert method.settings == expected
 
@@ -100,19 +102,22 @@ def test_a_method_of_ones_own_is_resolved_as_it_is() -> None:
 # --- presets and methods ---------------------------------------------------------------------------------------
 
 
+PAPER_RADIUS = {"radius": 0.05, "radius_relative": None}
+
+
 @pytest.mark.parametrize("task", PAPER_TASKS)
 def test_the_paper_preset_is_the_papers_text(task: str) -> None:
     settings = resolved(task, "harmofl", preset="paper")
-    expected = {"name": "harmofl", "band": "full", "decay": 0.1, "schedule": "first-round", "radius": 0.05}
-    assert settings.method == expected
+    expected = {"name": "harmofl", "band": "full", "decay": 0.1, "schedule": "first-round"}
+    assert settings.method == expected | PAPER_RADIUS
     assert settings.model.norm == "batch"
 
 
 @pytest.mark.parametrize("task", PAPER_TASKS)
 def test_the_paper_code_preset_is_the_released_code(task: str) -> None:
     settings = resolved(task, "harmofl", preset="paper-code")
-    expected = {"name": "harmofl", "band": "dc", "decay": 0.0, "schedule": "first-round", "radius": 0.05}
-    assert settings.method == expected
+    expected = {"name": "harmofl", "band": "dc", "decay": 0.0, "schedule": "first-round"}
+    assert settings.method == expected | PAPER_RADIUS
     assert settings.model.norm == "batch-statistics"
     assert settings.data.split_by == "image"
     assert settings.training.score == (None if task == "histology" else "dice_with_background")
@@ -130,8 +135,9 @@ def test_the_paper_code_preset_has_the_released_codes_training_of_prostate() -> 
 @pytest.mark.parametrize("preset", ["small", "smoke"])
 def test_other_presets_have_our_defaults(task: str, preset: str) -> None:
     settings = resolved(task, "harmofl", preset=preset)
-    expected = {"name": "harmofl", "band": "dc", "decay": 0.1, "schedule": "before-training", "radius": 0.05}
-    assert settings.method == expected
+    radius = {"radius": None, "radius_relative": 2.0e-4 if task == "histology" else 7.7e-4}
+    expected = {"name": "harmofl", "band": "dc", "decay": 0.1, "schedule": "before-training"}
+    assert settings.method == expected | radius
     assert settings.model.norm == "batch"
     assert settings.federation.weights == "uniform"
     assert settings.training.optimizer_state == "keep"
@@ -386,3 +392,32 @@ def test_the_part_of_a_preset_for_volumes_holds_for_volumes_only() -> None:
     assert preset_values(preset, None, 3) == {"data": {"size": 48, "patch": [8, 32, 32]}}
     of_folder = {"size": 48, "patch": [8, 32, 32], "spacing": [3, 1, 1], "limit": 5}
     assert preset_values(preset, "here", 3) == {"data": of_folder}
+
+
+def test_of_two_alternatives_the_later_layer_decides() -> None:
+    def radii(**more: Any) -> tuple[float | None, float | None]:
+        found = resolved("histology", "harmofl", preset="small", **more).method
+        return found["radius"], found["radius_relative"]
+
+    assert radii() == (None, 2.0e-4)
+    assert radii(overrides={"method.radius": 0.1}) == (0.1, None)
+    assert radii(file={"method": {"radius": 0.1}}) == (0.1, None)
+    assert radii(file={"method": {"radius": 0.1}}, overrides={"method.radius_relative": 0.01}) == (None, 0.01)
+    with pytest.raises(UsageError, match=r"method.radius = 0.1, radius_relative = 0.2: give one of the two"):
+        radii(overrides={"method.radius": 0.1, "method.radius_relative": 0.2})
+
+
+@pytest.mark.parametrize("chosen", [{}, {"method.radius": 0.1}, {"method.radius_relative": 0.01}])
+def test_a_file_brings_the_same_alternative_back(chosen: dict[str, float]) -> None:
+    settings = resolved("nuclei", "harmofl", preset="smoke", overrides=chosen)
+    file = tomllib.loads(settings.to_toml())
+    assert len(file["method"].keys() & PAPER_RADIUS.keys()) == 1
+    assert resolve(file=file)[0] == settings
+    assert validate_settings(file, Path("config.toml")) == settings
+
+
+def test_a_preset_leaves_a_radius_alone_that_was_written_in_code() -> None:
+    mine = Method("Mine", step=PerturbedDescent(radius=0.3))
+    assert resolve("histology", mine, "small")[1].step == PerturbedDescent(radius=0.3)
+    usual = Method("Mine", step=PerturbedDescent())
+    assert resolve("histology", usual, "small")[1].step == PerturbedDescent(radius_relative=2.0e-4)

@@ -115,3 +115,12 @@ def test_with_statistics_of_the_batch_a_last_image_is_scored_beside_those_before
         assert score(model, task, settings, images, thorough=False)["loss"] == pytest.approx(float(loss), abs=1e-6)
     running = settings.with_values("model", norm="batch")
     assert [len(places) for places in scored_together(5, running)] == [4, 1]
+
+
+@pytest.mark.parametrize("name", ["histology", "prostate"])
+def test_small_presets_perturb_as_much_as_the_paper_does_relative_to_the_weights(name: str) -> None:
+    settings, method = resolve(name, harmofl, "paper")
+    network = registry.tasks.find(name).build_model(settings, method).network
+    norm = math.sqrt(sum(float(weight.detach().double().square().sum()) for weight in network.parameters()))
+    relative = resolve(name, harmofl, "small")[1].settings["radius_relative"]
+    assert relative == pytest.approx(method.settings["radius"] / norm, rel=0.01)

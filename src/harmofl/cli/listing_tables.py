@@ -23,7 +23,9 @@ def show_methods() -> None:
     for method in registry.methods:
         own = {f"method.{name}": value for name, value in method.settings.items()}
         values = own | dict(method.defaults) | dict(method.requires)
-        settings = "\n".join(f"{name} = {value!r}" for name, value in values.items())
+        settings = "\n".join(
+            f"{name}, not set" if value is None else f"{name} = {value!r}" for name, value in values.items()
+        )
         limit = f"FedAvg at: {method.limit}" if method.limit else ""
         idea = Text("\n".join(filter(None, (method.idea, limit)))).append(f"\n{method.paper}", "dim")
         table.add_row(Text(method.key, "bold"), idea, Text(settings))

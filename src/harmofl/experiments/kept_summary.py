@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from harmofl import registry
 from harmofl.experiments.kept_blocks import Block, anchor
 from harmofl.experiments.results import Results
 from harmofl.reporting.comparisons import compare, signed_text
@@ -42,8 +43,13 @@ def _summary_rows(block: Block, results: Results) -> Iterator[list[str]]:
 
 
 def _method(results: Results, methods: dict[str, MethodScores], name: str, variation: str) -> MethodScores | None:
-    """The line of a method as it is by default: an ablation has other rows of it too."""
-    rows = [row.name for row in results.experiment.plan.rows if row.method == name and not row.settings]
+    """The line that stands for a method: an ablation has other rows of it too."""
+    title = registry.methods.find(name).name
+    rows = [
+        row.name
+        for row in results.experiment.plan.rows
+        if row.method == name and (not row.settings or row.name == title or row.name.endswith(f"({title})"))
+    ]
     labels = [f"{row}, {variation}" if variation else row for row in rows]
     return next((methods[label] for label in labels if label in methods), None)
 

@@ -43,7 +43,7 @@ def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
     return {
         name: str(value)
         for name, value in shared.items()
-        if name != "name" and all(method[name] == value for method in each)
+        if name != "name" and value is not None and all(method[name] == value for method in each)
     }
 
 
@@ -75,7 +75,8 @@ def _changes(cell: Cell, experiment: Experiment) -> Changes:
     method = cell.settings.method["name"]
     default, _ = resolve(cell.settings.task, method, experiment.preset, overrides=folder)
     usual, values = (flatten(settings.model_dump(mode="json")) for settings in (default, cell.settings))
-    shown_elsewhere = (*NOT_SHOWN, *(f"method.{name}" for name in _of_method(experiment, cell.row)))
+    unset = [name for name, value in cell.settings.method.items() if value is None]  # its alternative is shown
+    shown_elsewhere = (*NOT_SHOWN, *(f"method.{name}" for name in (*_of_method(experiment, cell.row), *unset)))
     return {
         (name, str(value)) for name, value in values.items() if name not in shown_elsewhere and usual.get(name) != value
     }

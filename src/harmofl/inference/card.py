@@ -215,7 +215,7 @@ def _number(score: Score, value: float | None) -> str:
 
 def _training(description: Tree, method: Method, summary: Tree | None) -> str:
     settings, network = description["settings"], description["network"]
-    values = {name: value for name, value in settings["method"].items() if name != "name"}
+    values = {name: value for name, value in settings["method"].items() if name != "name" and value is not None}
     rows = [
         ["method", method.name + (f" ({method.paper})" if method.paper else "")],
         ["its settings", ", ".join(f"`{name} = {_toml(value)}`" for name, value in values.items()) or "none"],

@@ -89,9 +89,8 @@ class Method:
 
     @property
     def usual_settings(self) -> set[str]:
-        """Names of the settings whose value is the default of their piece's class."""
-        own = [(piece, f) for piece in self._all() for f in _own_fields(piece)]
-        return {f.name for piece, f in own if _is_default(f, getattr(piece, f.name))}
+        """Names of the settings whose value, and that of their alternatives, is the default of their piece's class."""
+        return {name for piece in self._all() for name in _usual(piece)}
 
     def with_settings(self, **values: Any) -> Method:
         """The same method with other values for some of its pieces' settings."""
@@ -106,6 +105,11 @@ class Method:
             adapt=_updated(self.adapt, values),
             server_rule=_updated(self.server_rule, values),
         )
+
+    def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings as a file has them, with the defaults of those that it leaves out; what it says otherwise stays."""
+        known = {name: value for name, value in values.items() if name in self.settings}
+        return self.with_settings(**known).settings | dict(values)
 
     def with_statistics(self, statistics: str) -> Method:
         """The same method as it is ("method"), or with batch norm statistics that each site estimates ("site")."""
@@ -130,6 +134,17 @@ def _fields(piece: Any) -> dict[str, Any]:
     return {f.name: getattr(piece, f.name) for f in _own_fields(piece)}
 
 
+def _usual(piece: Any) -> set[str]:
+    usual = {f.name for f in _own_fields(piece) if _is_default(f, getattr(piece, f.name))}
+    alternatives = _alternatives(piece)
+    return usual if alternatives <= usual else usual - alternatives
+
+
+def _alternatives(piece: Any) -> set[str]:
+    """Settings of a piece of which only one may be given, as its class says."""
+    return set(getattr(type(piece), "alternatives", ()))
+
+
 def _is_default(own: Field[Any], value: Any) -> bool:
     default = own.default if own.default_factory is MISSING else own.default_factory()
     return default is not MISSING and bool(value == default)
@@ -140,6 +155,9 @@ def _updated(piece: Any, values: Mapping[str, Any]) -> Any:
     changed = {name: value for name, value in values.items() if name in own}
     if not changed:
         return piece
+    chosen = _alternatives(piece) & {name for name, value in changed.items() if value is not None}
+    if chosen:  # it takes the place of what the others were
+        own |= dict.fromkeys(_alternatives(piece))
     try:
         return type(piece)(**(own | changed))
     except ValidationError as error:

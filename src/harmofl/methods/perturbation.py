@@ -1,4 +1,4 @@
-"""The gradient at perturbed weights, which PerturbedDescent and PerturbedOptimizer descend with."""
+"""The gradient at perturbed weights, which perturbed steps and PerturbedOptimizer descend with."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def weights_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def take_perturbed_gradient(
-    weights: Sequence[Tensor], radius: float, run_pass: Callable[[], Result], buffers: Buffers
+    weights: Sequence[Tensor], ascend: Callable[[list[Tensor]], None], run_pass: Callable[[], Result], buffers: Buffers
 ) -> Result:
     """Run a pass, climb along its gradient, and run it again there: only the second pass's gradient is left.
 
     Args:
         weights: Those that climb: all that get a gradient.
-        radius: How far they climb.
+        ascend: Moves them, given those that have a gradient; they are put back afterwards.
         run_pass: Replaces the weights' gradients by those of a loss.
         buffers: Of the modules that the pass uses, as they are now; modules may be added while the first pass runs.
 
@@ -41,7 +41,7 @@ def take_perturbed_gradient(
     result = run_pass()
     moved = [weight for weight in weights if weight.grad is not None]
     with restoring(moved), buffers.as_they_were():
-        _climb(moved, radius)
+        ascend(moved)
         _set_random_state(device, random_state)
         run_pass()
     return result
@@ -102,7 +102,8 @@ class Buffers:
 
 
 @torch.no_grad()
-def _climb(weights: list[Tensor], radius: float) -> None:
+def climb(weights: list[Tensor], radius: float | Tensor) -> None:
+    """Move weights by so much along their gradient, of which the norm is that over all of them."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if any(gradient.layout != torch.strided for gradient in gradients):
         raise TypeError("gradients must be dense: a perturbed step cannot climb along sparse ones (sparse=True)")

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from harmofl.methods.perturbation import Buffers, take_perturbed_gradient, weights_of
+from harmofl.methods.perturbation import Buffers, climb, take_perturbed_gradient, weights_of
 
 Result = TypeVar("Result")
 
@@ -97,7 +98,10 @@ class PerturbedOptimizer(Optimizer):
             return self._run(closure)
         buffers = Buffers()
         with buffers.of_called_modules():
-            return take_perturbed_gradient(weights_of(self), self.radius, lambda: self._run(closure), buffers)
+            return take_perturbed_gradient(weights_of(self), self._ascend, lambda: self._run(closure), buffers)
+
+    def _ascend(self, weights: list[Tensor]) -> None:
+        climb(weights, self.radius)
 
     def _run(self, closure: Callable[[], Result]) -> Result:
         """Replace the gradients by those of the closure's loss."""

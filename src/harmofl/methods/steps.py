@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from harmofl.errors import STRICT
-from harmofl.methods.perturbation import Buffers, take_perturbed_gradient, weights_of
+from harmofl.methods.perturbation import Buffers, climb, take_perturbed_gradient, weights_of
 from harmofl.methods.pieces import LocalRound, Piece
+from harmofl.methods.radius import Radius
 
 ComputeLoss = Callable[[], Tensor]
 
@@ -65,7 +65,7 @@ def descend(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -
 
 
 @dataclass(frozen=True, config=STRICT)
-class PerturbedDescent:
+class PerturbedDescent(Radius):
     """Descends with the gradient found at θ + δ, δ = α·∇ℓ/‖∇ℓ‖, so that sites reach flat optima (Eq. 6-7 of HarmoFL).
 
     The norm is that of the gradient over all weights. `compute_loss` is called twice and the first pass's loss
@@ -78,7 +78,9 @@ class PerturbedDescent:
     optimizer would step with the scaled gradient: bfloat16 needs no scaling. LBFGS and sparse gradients are refused.
 
     Args:
-        radius: The paper's α, the length of δ; at 0 the step is plain gradient descent.
+        radius: The paper's α, the length of δ; 0.05 if neither length is given. At 0 the step is plain descent.
+        radius_relative: The length of δ as a part of ‖θ‖, the norm of the weights that move, at every step. It means
+            the same for every network. Only one of the two may be given.
 
     Example:
         >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -91,17 +93,15 @@ class PerturbedDescent:
         0.699999988079071
     """
 
-    radius: Annotated[float, Field(ge=0)] = 0.05
-
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
         """Make one step of any torch optimizer whose `step()` needs no closure."""
         if isinstance(optimizer, LBFGS):
             raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
-        if self.radius == 0:
+        if self.is_zero:
             return descend(model, optimizer, compute_loss)
         loss = take_perturbed_gradient(
             weights_of(optimizer),
-            self.radius,
+            lambda weights: climb(weights, self.length(weights)),
             lambda: take_gradient(optimizer, compute_loss),
             Buffers(model.modules()),
         )

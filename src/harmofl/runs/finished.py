@@ -156,8 +156,7 @@ def validate_settings(tree: Tree, path: Path) -> Settings:
     """Check settings; those that the method has got since they were written have their defaults."""
     method = tree.get("method", {})
     if isinstance(method, dict) and str(method.get("name")) in registry.methods:
-        settings = registry.methods.find(method["name"]).settings
-        tree = tree | {"method": {"name": method["name"]} | settings | method}
+        tree = tree | {"method": registry.methods.find(method["name"]).complete(method)}
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:

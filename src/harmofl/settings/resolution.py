@@ -50,7 +50,8 @@ def resolve(
     dimensions = given.dimensions or written.dimensions or 2
     written = written.own_choices(chosen_task.name, chosen, preset, bool(folder), dimensions)
     base = preset_values(chosen_task.presets[preset], folder, dimensions)
-    chosen = _with_settings(chosen, _wishes_for(chosen, base.pop("method", {})) | written.of_method | given.of_method)
+    for values in (_wishes_for(chosen, base.pop("method", {})), written.of_method, given.of_method):
+        chosen = _with_settings(chosen, values)
     tree: Tree = {}
     for layer in (base, nest({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
         tree = merge(tree, layer)
