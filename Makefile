@@ -1,10 +1,12 @@
 # make demo, make test: all that a newcomer needs. Both install into .venv first, once.
-PYTHON ?= python3
-VENV   ?= .venv
-BIN    := $(VENV)/bin
-JOBS   ?= 2
+PYTHON  ?= python3
+VENV    ?= .venv
+BIN     := $(VENV)/bin
+JOBS    ?= 2
+METHODS ?= fedavg fedbn harmofl
+TASK    ?= segmentation
 
-.PHONY: help demo test test-engines lint bench results install clean
+.PHONY: help demo test test-engines lint bench results models release-check install clean
 
 help:
 	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
@@ -13,6 +15,8 @@ help:
 	@echo "make lint    ruff, mypy and the layers of packages only"
 	@echo "make bench   the cost of the training loop, against the plainest loop, and of the engines, against one process"
 	@echo "make results the numbers and figures of docs/results.md, from results/"
+	@echo "make models DATA=folder   small models of one's own or the results' images, exported with their cards: models/"
+	@echo "make release-check   wheel and sdist, built twice and compared, tried in an empty environment; a bill of materials"
 	@echo "make clean   remove what these commands made"
 
 demo: install
@@ -37,6 +41,15 @@ bench: install
 results: install
 	$(BIN)/python benchmarks/results_page.py
 
+models: install
+	for method in $(METHODS); do \
+	  $(BIN)/harmofl train --task $(TASK) --method $$method --data "$(DATA)" --out models/$$method || exit 1; \
+	  $(BIN)/harmofl export models/$$method --format onnx || exit 1; \
+	done
+
+release-check: install
+	$(BIN)/python release/check.py --out dist
+
 install: $(VENV)/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -45,5 +58,5 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo models build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,42 +1,119 @@
-"""The wheel holds everything and works outside the checkout."""
+"""What is published holds everything, is built the same every time, and works outside the checkout."""
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+from harmofl.version import __version__
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with wheel and sdist, built twice with the same hashes, and checked."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "release/check.py", "--build-only", "--out", str(out)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    return next(out.glob("*.whl"))
+    return out
 
 
-def test_the_wheel_holds_the_package_its_page_and_its_types_and_nothing_else(wheel: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return next(built.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_package_its_page_its_plans_and_its_types_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"harmofl/cli/entry.py", "harmofl/py.typed", "harmofl/reporting/page.html.j2"} <= set(names)
+    plans = {f"harmofl/experiments/plans/{path.name}" for path in (ROOT / "experiments").glob("*.toml")}
+    assert plans <= set(names)
     assert all(name.startswith(("harmofl/", "harmofl-")) for name in names)
 
 
+def test_the_sdist_holds_what_the_wheel_is_built_from(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "src/harmofl/version.py", "experiments/table-nuclei.toml", "CITATION.cff"} <= names
+
+
+INSTALLED = """
+import harmofl
+from harmofl.cli import main
+from harmofl.experiments.cells import read_experiment
+from harmofl.experiments.shipped import find_plan
+
+print(harmofl.__file__, len(read_experiment(find_plan("table-nuclei")).cells), "cells")
+main()
+"""
+
+
 @pytest.mark.slow
-def test_the_installed_wheel_trains_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_trains_and_knows_its_plans_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     environment = {**os.environ, "PYTHONPATH": str(site)}
     train = ["train", "--task", "nuclei", "--method", "harmofl", "--preset", "smoke", "--workers", "1", "--out", "run"]
-    command = [sys.executable, "-c", "import harmofl; print(harmofl.__file__); from harmofl.cli import main; main()"]
     result = subprocess.run(
-        command + train, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", INSTALLED, *train],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert str(site) in result.stdout
+    assert result.stdout.startswith(f"{site / 'harmofl' / '__init__.py'} 27 cells")
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_version_citation_changelog_and_tag_agree() -> None:
+    base, _, development = __version__.partition(".dev")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert str(citation["version"]) == __version__
+    assert ("date-released" in citation) == (not development)
+    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading
+    assert heading[1].split(" ")[0] == base
+    assert ("unreleased" in heading[1]) == bool(development)
+    tagged = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    for tag in filter(re.compile(r"v\d").match, tagged.stdout.split()):
+        assert tag == f"v{__version__}"
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_the_commands_of_the_makefile_with_few_rights(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    called = {name for step in steps for name in re.findall(r"^make ([a-z-]+)", step.get("run", ""), re.MULTILINE)}
+    assert called <= targets
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all(re.search(r"@[0-9a-f]{40}$|@v\d|@release/", step["uses"]) for step in steps if "uses" in step)
+
+
+def test_the_versions_of_python_that_are_declared_are_tried() -> None:
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    declared = [name.rpartition(" ")[2] for name in classifiers if re.search(r":: 3\.\d+$", name)]
+    tests = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    assert tests["jobs"]["test"]["strategy"]["matrix"]["python"] == declared
+
+
+@pytest.mark.parametrize("target", ["help", "release-check", "models"])
+def test_the_makefile_knows(target: str) -> None:
+    result = subprocess.run(["make", "-n", target, "VENV=/nowhere"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

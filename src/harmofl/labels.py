@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-from anyascii import anyascii
+from harmofl.extras import require
 
 OWN_FONT = "DejaVu Sans"
 """Matplotlib brings it along."""
@@ -81,6 +81,7 @@ def wrap(text: str, most: int, lines: int = 2) -> str:
 @functools.cache
 def installed_fonts() -> tuple[str, ...]:
     """The families to draw with, in the order in which they are asked for a letter."""
+    require("reports", "drawing figures")
     from matplotlib.font_manager import fontManager
 
     names = {font.name for font in fontManager.ttflist}
@@ -97,6 +98,9 @@ def letters_of(family: str) -> frozenset[int]:
 
 def readable(text: str) -> str:
     """The text with letters that no installed font has transliterated."""
+    require("reports", "drawing figures")
+    from anyascii import anyascii
+
     letters = [letter if letter == "\n" or _has_glyph(letter) else anyascii(letter) for letter in text]
     return "".join(letters) or "?" * len(text)
 

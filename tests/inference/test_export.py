@@ -213,7 +213,7 @@ def test_a_harmonizer_that_cannot_be_exported_is_refused_and_leaves_nothing(
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(tmp_path / "model")
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(harmofl.UsageError, match=r"^--format onnx needs an extra: pip install 'harmofl\[onnx\]'$"):
         export_model(folder, "onnx")
     export_model(folder, "torchscript")

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -894,7 +895,7 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], word
 
 
 def test_dicom_segmentations_need_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "highdicom", None)
     with pytest.raises(UsageError, match=r"harmofl\[dicom-seg\]"):
         predict(tmp_path, [tmp_path], tmp_path / "out", dicom_seg=True)
 

@@ -29,6 +29,13 @@ def complete_engine(incomplete: str) -> list[str]:
     return _beginning(incomplete, registry.engines.names())
 
 
+def complete_plan(incomplete: str) -> list[str]:
+    """Plans that come with harmofl and begin so."""
+    from harmofl.experiments.shipped import shipped_plans
+
+    return _beginning(incomplete, shipped_plans())
+
+
 def complete_preset(incomplete: str) -> list[str]:
     """Presets that begin so."""
     return _beginning(incomplete, PRESETS)

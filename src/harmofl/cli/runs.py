@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from harmofl.cli.completion import complete_device
+from harmofl.cli.completion import complete_device, complete_plan
 from harmofl.cli.options import Assignments, Config, Data, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
 
 
@@ -96,7 +96,13 @@ def train(
 
 
 def experiment(
-    file: Annotated[Path, typer.Argument(help="What to run, such as experiments/table-nuclei.toml.")],
+    plan: Annotated[
+        Path,
+        typer.Argument(
+            help="What to run: a file, or the name of a plan that comes with harmofl, such as table-nuclei.",
+            autocompletion=complete_plan,
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="The folder to write: one run folder per cell, and the tables.")],
     data: Data = None,
     preset: Preset = None,
@@ -113,7 +119,7 @@ def experiment(
 
     A finished cell is never run again, a failed one does not stop the others, and --resume goes on after a kill.
 
-    For example:  harmofl experiment experiments/ablation-nuclei.toml --preset smoke --out runs/ablation
+    For example:  harmofl experiment ablation-nuclei --preset smoke --out runs/ablation
     """
     from harmofl.cli.interrupts import interruptible
     from harmofl.cli.tables import show_results
@@ -123,7 +129,7 @@ def experiment(
 
     how_to_go_on = "the same command with --resume goes on where it was"
     with interruptible(lambda: how_to_go_on), open_display(quiet) as watch:
-        results = run_experiment(file, out, data, preset, jobs, resume, keep, watch)
+        results = run_experiment(plan, out, data, preset, jobs, resume, keep, watch)
     show_results(results, out)
     if results.runs:
         print(f"Tables and figures on one page: {write_report(out)}")

@@ -7,17 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harmofl.errors import UsageError
 from harmofl.events import SERVER, Event, RoundFinished, SiteAnswered, SiteScored, Watch
+from harmofl.extras import require
 
 
 @contextmanager
 def log_to_tensorboard(folder: Path) -> Iterator[Watch]:
     """A watch that writes to a folder, which is made when the first number comes."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UsageError("--log tensorboard needs an extra: pip install 'harmofl[tensorboard]'") from None
+    require("tensorboard", "--log tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     writers: list[Any] = []
 
     def log(event: Event) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from harmofl.errors import UsageError
 from harmofl.events import Watch
+from harmofl.extras import require
 from harmofl.federation.training import train
 from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.page import page_for_runs
@@ -32,6 +33,7 @@ IMAGES_PER_SITE = 4
 
 def run_demo(out: Path, watch: Watch) -> tuple[list[FinishedRun], Path]:
     """Train what is not trained yet, and write the page."""
+    require("reports", "the demo's page")
     runs = []
     for name, (title, method, settings) in RUNS.items():
         folder = out / name

@@ -12,6 +12,7 @@ from harmofl.devices import check_device
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
 from harmofl.experiments.finding import find_runs
+from harmofl.extras import require
 from harmofl.reporting.pictures import draw_appearance, draw_cases
 from harmofl.settings import resolve
 from harmofl.tasks.data_facts import find_data_facts
@@ -29,6 +30,7 @@ def draw_pictures(
     watch: Watch = ignore,
 ) -> list[Path]:
     """Draw a task's images before and after harmonization, or runs' masks and classes for their test images."""
+    require("reports", "drawing pictures")
     check_device(device)
     if runs:
         given = {"task": task, "preset": preset, "band": bands, "settings": settings}

@@ -10,6 +10,7 @@ from harmofl.analysis.privacy import attack_run
 from harmofl.analysis.privacy_target import QUICK, Effort
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
+from harmofl.extras import require
 from harmofl.federation.training import train
 from harmofl.files import check_writable
 from harmofl.reporting.privacy_figures import write_privacy_pages
@@ -34,6 +35,7 @@ def privacy_study(
     `images`, `restarts`, `iterations` are those of gradient inversion. `run`: a finished run whose task, data and model
     are attacked; otherwise a small one is trained. `data`: a folder of images, instead of the task's phantom.
     """
+    require("reports", "the pictures of the study")
     if run and data:
         raise UsageError(f"--data {data}: the run says which images are attacked; leave out --run or --data")
     given = {"images": images, "restarts": restarts, "iterations": iterations}

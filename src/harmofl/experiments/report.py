@@ -9,6 +9,7 @@ from pathlib import Path
 from harmofl.errors import UsageError
 from harmofl.experiments.experiment_report import report_experiment
 from harmofl.experiments.state import RESULTS, is_experiment
+from harmofl.extras import require
 from harmofl.reporting.comparisons import Comparison, compare_with
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, next_steps_for, seen_from, write_page
@@ -24,6 +25,7 @@ def write_report(folder: Path | str, reference: str | None = None) -> Path:
 
     reference: the row of the table with which all others are compared, in place of the experiment's own
     """
+    require("reports", "a report")
     folder = Path(folder)
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder: name that of a run, of several runs or of an experiment")

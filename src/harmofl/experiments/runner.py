@@ -18,7 +18,9 @@ from harmofl.experiments.kept import Kept
 from harmofl.experiments.plan import copy_plan
 from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
+from harmofl.experiments.shipped import find_plan
 from harmofl.experiments.writing import write_results
+from harmofl.extras import require
 from harmofl.runs.finished import read_run
 from harmofl.settings import Settings, flatten, resolve
 from harmofl.tasks.data_facts import find_data_facts
@@ -39,19 +41,21 @@ def run_experiment(
 ) -> Results:
     """Run every cell that is not done yet, and write results and tables after each.
 
+    `file`: of the plan, or the name of one that comes with harmofl.
     `jobs`: cells side by side, one per core if not given. `kept`: a folder in which finished cells are kept, and
     whose cells count as done.
     """
-    out = Path(out)
+    require("reports", "the page of an experiment")
+    out, file = Path(out), find_plan(file)
     experiment = read_experiment(file, data, preset)
     store = Kept(Path(kept)) if kept else None
     with hold_folder(out, experiment, resume):
         if experiment.plan.shows == "samples":
-            copy_plan(Path(file), out)
+            copy_plan(file, out)
             return _draw_samples(experiment, out, watch)
         find_facts = make_fact_finder(watch)  # before any process, so that images are decoded once
         errors = find_data_errors(experiment, find_facts)
-        copy_plan(Path(file), out)
+        copy_plan(file, out)
         usable = replace(experiment, cells=tuple(cell for cell in experiment.cells if cell.path not in errors))
         results = replace(gather(usable, out, store, find_facts), experiment=experiment)
         try:

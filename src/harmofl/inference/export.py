@@ -12,7 +12,6 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from harmofl.errors import RunError, UsageError, unknown_name
+from harmofl.extras import require
 from harmofl.files import write_whole
 from harmofl.inference.card import write_card
 from harmofl.inference.plain import plain_model
@@ -113,8 +113,7 @@ def _export(model: Model, format: Format, description: Description) -> bytes:
 def _check_possible(model: Model, format: Format) -> None:
     if format != "onnx":
         return
-    if not all(find_spec(package) for package in ("onnx", "onnxscript", "onnxruntime")):
-        raise UsageError("--format onnx needs an extra: pip install 'harmofl[onnx]'")
+    require("onnx", "--format onnx")
     if num_bytes(snapshot(model)) > LARGEST_ONNX:
         raise UsageError("--format onnx: one file holds 2 GiB at most, and this model is larger; try torchscript")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.data.formats import read_scan, read_series
-from harmofl.data.formats.segmentations import NO_EXTRA
+from harmofl.data.formats.segmentations import WRITING
 from harmofl.data.layouts.tree import printable
 from harmofl.data.looks import describe_strangeness, look_of
 from harmofl.data.scans import Scan, UnreadableError
 from harmofl.devices import CHANNELS_LAST, check_device, choose_device, to_device
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
+from harmofl.extras import require
 from harmofl.files import what_failed
 from harmofl.inference.classes import TABLE, Classes
 from harmofl.inference.inputs import Input, find_inputs
@@ -62,7 +62,7 @@ def predict(
     prediction wrote there.
     """
     check_device(device)
-    _check(batch_size, overlap, dicom_seg)
+    _check(batch_size, overlap, overlay, dicom_seg)
     model, task, settings, _ = open_model(model_folder, site, method)
     trained = read_description(model_folder).get("training_images")
     found = find_inputs(images, out)
@@ -87,13 +87,15 @@ def predict(
     return predict_each(network, kind, inputs, watch) + left_out
 
 
-def _check(batch_size: int | None, overlap: float, dicom_seg: bool) -> None:
+def _check(batch_size: int | None, overlap: float, overlay: bool, dicom_seg: bool) -> None:
     if not 0 <= overlap <= 0.9:
         raise UsageError(f"overlap = {overlap}: must be from 0 to 0.9")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size = {batch_size}: must be 1 or more")
-    if dicom_seg and importlib.util.find_spec("highdicom") is None:
-        raise UsageError(NO_EXTRA)
+    if dicom_seg:
+        require("dicom-seg", WRITING)
+    if overlay:
+        require("reports", "--overlay")
 
 
 def _refuse_to_write_again(paths: Sequence[Path]) -> None:

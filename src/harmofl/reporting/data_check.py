@@ -13,6 +13,7 @@ from harmofl.data.check import Check, check_images
 from harmofl.data.clean_manifest import write_clean_manifest
 from harmofl.data.folder import ImageFolder
 from harmofl.events import Watch, ignore
+from harmofl.extras import how_to_install, missing_packages
 from harmofl.files import write_whole
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.settings import Settings, read_toml, resolve
@@ -53,12 +54,15 @@ def _settings_for(
 
 
 def _write_sheet(path: Path, task: Task, folder: ImageFolder) -> Path | None:
+    if missing_packages("reports"):  # what was found counts more than its picture
+        logger.warning(how_to_install("reports", "the contact sheet"))
+        return None
     from harmofl.reporting.contact_sheet import contact_sheet
     from harmofl.reporting.style import to_png
 
     try:
         write_whole(path, to_png(contact_sheet(task, folder)))
-    except OSError as error:  # what was found counts more than its picture
+    except OSError as error:
         logger.warning("--sheet %s: %s", path, error.strerror or error)
         return None
     return path

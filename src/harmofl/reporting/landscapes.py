@@ -8,6 +8,7 @@ from pathlib import Path
 from harmofl.analysis.landscape import landscape
 from harmofl.devices import check_device
 from harmofl.events import Watch, ignore
+from harmofl.extras import require
 from harmofl.files import check_writable
 from harmofl.reporting.landscape_figures import write_figures
 from harmofl.reporting.landscape_table import write_tables
@@ -20,6 +21,7 @@ def draw_landscape(
 
     `options`: images, points, local_epochs and seed, as in `landscape`.
     """
+    require("reports", "drawing a landscape")
     check_device(device)
     check_writable(out)
     found = landscape(runs, out, device=device, watch=watch, **options)

@@ -171,7 +171,7 @@ def test_a_missing_codec_package_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         raise ValueError("<COMPRESSION.LZW: 5> requires the 'imagecodecs' package")
 
     monkeypatch.setattr(tifffile.TiffPageSeries, "asarray", asarray)
-    assert "pip install imagecodecs" in reason(tmp_path / "a.tif")
+    assert "pip install 'harmofl[tiff]'" in reason(tmp_path / "a.tif")
 
 
 # Masks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def load_libraries() -> None:
     """Import what readers import, before several threads do so at once: some would see a module half made."""
     with quiet():
         for name in LIBRARIES:
-            import_module(name)
+            with suppress(ModuleNotFoundError):  # a file that needs it will say so
+                import_module(name)
 
 
 def read_scan(path: Path) -> Scan:

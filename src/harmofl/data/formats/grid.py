@@ -25,11 +25,11 @@ UNMOVED: Orientation = np.array([[0, 1], [1, 1], [2, 1]], dtype=np.float64)
 
 def orientation_of(affine: NDArray[np.float64] | None) -> Orientation | None:
     """nibabel's transform from a stored array to the slices; None if the affine says nothing."""
-    from nibabel.orientations import axcodes2ornt, io_orientation, ornt2axcodes, ornt_transform
-
     axis = slice_axis(affine)
     if axis is None:
         return None
+    from nibabel.orientations import axcodes2ornt, io_orientation, ornt2axcodes, ornt_transform
+
     stored = io_orientation(affine)
     seen = (*SEEN_AS[axis], ornt2axcodes(stored)[2])
     return np.asarray(ornt_transform(stored, axcodes2ornt(seen)), dtype=np.float64)
@@ -37,9 +37,11 @@ def orientation_of(affine: NDArray[np.float64] | None) -> Orientation | None:
 
 def slice_axis(affine: NDArray[np.float64] | None) -> int | None:
     """The body axis that the slices of a stored array follow; None if the affine says nothing."""
+    if not is_valid(affine):  # pictures: they need no nibabel
+        return None
     from nibabel.orientations import io_orientation
 
-    return int(io_orientation(affine)[2, 0]) if is_valid(affine) else None
+    return int(io_orientation(affine)[2, 0])
 
 
 def is_valid(affine: NDArray[np.float64] | None) -> bool:
@@ -57,10 +59,12 @@ def to_slices(stored: Pixels, orientation: Orientation | None) -> Pixels:
 
 def to_stored(mask: Mask, orientation: Orientation | None) -> Mask:
     """(columns, rows, slices) from a mask (S, H, W): undoes `to_slices`."""
+    stored = mask.transpose(2, 1, 0)
+    if orientation is None:
+        return stored
     from nibabel.orientations import ornt_transform
 
-    stored = mask.transpose(2, 1, 0)
-    return stored if orientation is None else move_axes(stored, ornt_transform(UNMOVED, orientation))
+    return move_axes(stored, ornt_transform(UNMOVED, orientation))
 
 
 def stored_grid(scan: Scan) -> tuple[int, int, int]:
@@ -84,6 +88,8 @@ def lay_on_grid(labels: Mask, scan: Scan) -> Mask:
 
 def move_axes(array: NDArray[Any], orientation: Orientation | None) -> NDArray[Any]:
     """An array with its first three axes swapped and flipped."""
+    if orientation is None:
+        return array
     from nibabel.orientations import apply_orientation
 
-    return array if orientation is None else np.asarray(apply_orientation(array, orientation))
+    return np.asarray(apply_orientation(array, orientation))

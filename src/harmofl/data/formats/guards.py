@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import numpy as np
 
 from harmofl.data.scans import Mask, Pixels, UnreadableError
+from harmofl.extras import extra_of, how_to_install
 
 PIXEL_LIMIT = 89_478_485
 """Of one picture or slice; Pillow's own limit against decompression bombs."""
@@ -76,10 +77,17 @@ def reading(what: str) -> Iterator[None]:
             yield
         except UnreadableError:
             raise
+        except ModuleNotFoundError as error:
+            raise _without_library(what, error) from error
         except MemoryError:
             raise UnreadableError("too large for the memory of this computer") from None
         except Exception as error:
             raise UnreadableError(f"cannot be read as a {what}: {_words(error)}") from error
+
+
+def _without_library(what: str, error: ModuleNotFoundError) -> UnreadableError:
+    extra = extra_of(error)
+    return UnreadableError(how_to_install(extra, f"reading a {what}") if extra else str(error))
 
 
 def _words(error: Exception) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from harmofl.data.formats.guards import check_size, quiet, reading, to_plain_type
 from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
+from harmofl.extras import how_to_install
 
 GREY_MODES = ("L", "I;16", "I;16L", "I;16B", "I", "F")
 """Pillow's modes of one number a pixel."""
@@ -20,7 +21,7 @@ IN_TRANSPARENCY = (
     "its labels are in its transparency, which is not read; save them as grey values, such as 0 and 255, and a mask "
     "that is empty without an alpha channel"
 )
-MISSING_CODEC = "its compression needs one more package: pip install imagecodecs"
+MISSING_CODEC = how_to_install("tiff", "its compression")
 
 JPEG_KINDS = (6, 7, 34892)
 APERIO_YCBCR = 33003

@@ -13,13 +13,13 @@ from harmofl.data.formats.alignment import OtherGridError
 from harmofl.data.formats.dicom import SEGMENTATIONS, check_series, dataset_of, read_frames, series_files
 from harmofl.data.formats.frames import Frame, affine_of, frame_count, list_frames, sort_frames, value_of
 from harmofl.data.formats.grid import orientation_of, stored_grid, to_stored
-from harmofl.data.formats.guards import check_size, describe_shape, quiet, reading
+from harmofl.data.formats.guards import check_size, describe_shape, reading
 from harmofl.data.scans import Mask, Scan, UnreadableError
-from harmofl.errors import UsageError
+from harmofl.extras import require
 from harmofl.files import write_whole
 from harmofl.version import __version__
 
-NO_EXTRA = "writing DICOM segmentations needs an extra: pip install 'harmofl[dicom-seg]'"
+WRITING = "writing DICOM segmentations"
 OTHER_GRID = "the segmentation lies on another grid than the image"
 
 
@@ -86,11 +86,7 @@ def write_segmentation_object(
 
     There is one segment for each name; the segmentation refers to the slices that it was made from.
     """
-    try:
-        with quiet():
-            import highdicom  # noqa: F401
-    except ImportError:
-        raise UsageError(NO_EXTRA) from None
+    require("dicom-seg", WRITING)
     if mask.max() > len(class_names):
         raise ValueError(f"the mask holds class {mask.max()}, but {len(class_names)} names were given")
     with reading("DICOM series to refer to"):
