@@ -114,6 +114,8 @@ class RoundsFinished:
     """All rounds are done: the best model is scored and written."""
 
     round: int
+    without_improvement: int = 0
+    """The rounds without a better score that ended the run before its time (`training.stop_after`); 0: none did."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class Watchers:
     >>> seen: list[Event] = []
     >>> Watchers((seen.append, ignore))(RoundsFinished(12))
     >>> seen
-    [RoundsFinished(round=12)]
+    [RoundsFinished(round=12, without_improvement=0)]
     """
 
     watches: tuple[Watch, ...] = field(default=())

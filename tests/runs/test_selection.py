@@ -39,3 +39,13 @@ def test_a_round_that_nobody_scored_changes_nothing() -> None:
 def test_it_survives_a_checkpoint() -> None:
     selection = Selection(per_site=True, best={}, higher_is_better=False).after(1, {"A": 0.1, "B": 1 / 3})
     assert Selection.from_json(json.loads(json.dumps(selection.to_json()))) == selection
+
+
+def test_rounds_without_improvement_count_from_the_best_round_and_of_own_models_from_the_latest() -> None:
+    shared = Selection(per_site=False, best={})
+    assert shared.rounds_without_improvement(3) == 0
+    for number, score in enumerate([0.5, 0.6, 0.6, 0.55], start=1):
+        shared = shared.after(number, {"A": score})
+    assert shared.rounds_without_improvement(4) == 2
+    own = Selection(per_site=True, best={}).after(1, {"A": 0.9, "B": 0.1}).after(2, {"A": 0.8, "B": 0.3})
+    assert own.rounds_without_improvement(4) == 2

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from harmofl.displays.words import describe_cell, describe_round, describe_step, duration
+from harmofl.displays.words import describe_cell, describe_early_stop, describe_round, describe_step, duration
 from harmofl.events import (
     CellFinished,
     Event,
@@ -98,7 +98,9 @@ class LiveDisplay:
                 self._seconds.append(event.seconds)
                 self._show_rounds(event.round)
             case RoundsFinished():
-                self._state = ""
+                if event.without_improvement:
+                    self._say(describe_early_stop(event.round, event.without_improvement))
+                self._state, self._seconds = "", []
                 self._show_rounds(event.round, "scoring and writing the selected model")
 
     def _show_rounds(self, done: int, first: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harmofl.displays.words import describe_cell, describe_round, describe_step
+from harmofl.displays.words import describe_cell, describe_early_stop, describe_round, describe_step
 from harmofl.events import (
     CellFinished,
     Event,
@@ -51,7 +51,9 @@ class PlainDisplay:
             case RoundFinished():
                 return f"  round {event.round}: {describe_round(event, self._run)}, {event.seconds:.1f} s"
             case RoundsFinished():
-                return "  scoring and writing the selected model"
+                early = describe_early_stop(event.round, event.without_improvement)
+                last = f"  {early}\n" if event.without_improvement else ""
+                return f"{last}  scoring and writing the selected model"
             case CellFinished():
                 return f"  {event.tried}/{event.total} {describe_cell(event)}"
         step = describe_step(event)

@@ -36,6 +36,16 @@ def describe_round(event: RoundFinished, run: RunStarted | None) -> str:
     return f"{loss}, validation of round {event.round - 1}: {format_score(event.previous_score, run.unit)}"
 
 
+def describe_early_stop(round: int, without_improvement: int) -> str:
+    """Why a run ended before its last round.
+
+    >>> describe_early_stop(12, 1)
+    'ended after round 12, as the mean validation score had not improved for 1 round'
+    """
+    rounds = f"{without_improvement} round{'' if without_improvement == 1 else 's'}"
+    return f"ended after round {round}, as the mean validation score had not improved for {rounds}"
+
+
 def describe_cell(event: CellFinished) -> str:
     """What came of a cell."""
     if event.error:

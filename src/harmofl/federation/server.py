@@ -75,7 +75,7 @@ class Server:
         checkpoint = newest_checkpoint(self.folder)
         self._announce(sites, done=checkpoint.round if checkpoint else 0)
         progress = checkpoint or self._start(sites)
-        while progress.round < self.settings.training.rounds:
+        while progress.round < self.settings.training.rounds and not self._stalled(progress):
             progress = self._run_round(progress, sites)
         return self._finish(progress, sites)
 
@@ -94,6 +94,17 @@ class Server:
         self.watch(started)
 
     # --- rounds ------------------------------------------------------------------------------------------------
+
+    def _stalled(self, progress: Progress) -> int:
+        """The rounds without a better score, if they are enough to stop; the newest model is not scored yet."""
+        longest = self.settings.training.stop_after
+        stalled = progress.selection.rounds_without_improvement(progress.round - 1)
+        return stalled if longest is not None and stalled >= longest else 0
+
+    def _stopped_early(self, progress: Progress) -> Record:
+        """What the summary says of a run that did not need all its rounds."""
+        stalled = self._stalled(progress) if progress.round < self.settings.training.rounds else 0
+        return {"stopped_early": {"round": progress.round, "without_improvement": stalled}} if stalled else {}
 
     def _start(self, sites: list[str]) -> Progress:
         """Before round 1: the initial model, and what the method's pieces measure first."""
@@ -205,7 +216,8 @@ class Server:
     def _finish(self, progress: Progress, sites: list[str]) -> Record:
         """Score the last model, choose the best round, score that one thoroughly, and write model and summary."""
         started = time.perf_counter()
-        self.watch(RoundsFinished(progress.round))
+        stopped = self._stopped_early(progress)
+        self.watch(RoundsFinished(progress.round, stopped.get("stopped_early", {}).get("without_improvement", 0)))
         records: list[Record] = []
         selection = self._score_last_model(progress, sites, records)
         selected = self._read_selected(progress, selection, sites)
@@ -214,7 +226,7 @@ class Server:
         self._score_unseen_site(progress.round, records)
         self.folder.append(records)
         seconds = progress.seconds + time.perf_counter() - started
-        summary = summarize(self.task, self.method, self.settings, selection, records, seconds)
+        summary = summarize(self.task, self.method, self.settings, selection, records, seconds) | stopped
         self.folder.finish(summary)
         return summary
 

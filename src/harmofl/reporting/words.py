@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harmofl.displays.words import describe_early_stop
 from harmofl.reporting.tables import MethodScores, methods_of, sites_of
 from harmofl.runs.finished import FinishedRun
 
@@ -22,6 +23,7 @@ def summarize(runs: Sequence[FinishedRun]) -> list[str]:
     sentences += _at_the_sites(order, sites_of(runs))
     sentences += _how_sure(order)
     sentences += _references(runs)
+    sentences += _early_stops(runs)
     sentences += _failures(runs)
     sentences += _phantoms(runs)
     return sentences
@@ -121,6 +123,14 @@ def _failures(runs: Sequence[FinishedRun]) -> list[str]:
     sites = [_hospital(str(site)) for site in dict.fromkeys(record["site"] for record in failed)]
     left_out = "was" if len(failed) == 1 else "were"
     return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({join_words(sites)})."]
+
+
+def _early_stops(runs: Sequence[FinishedRun]) -> list[str]:
+    stops = [(run, run.summary["stopped_early"]) for run in runs if run.summary.get("stopped_early")]
+    if len(stops) == 1 == len(runs):
+        return [f"Training {describe_early_stop(**stops[0][1])}."]
+    ended = [f"{run.title}, seed {run.seed}, after round {stop['round']}" for run, stop in stops]
+    return [f"Ended early, as their validation scores no longer improved: {'; '.join(ended)}."] if ended else []
 
 
 def _phantoms(runs: Sequence[FinishedRun]) -> list[str]:

@@ -73,11 +73,17 @@ class FinishedRun:
         return str(self.summary.get("norm") or "")
 
     @property
+    def rounds(self) -> int | None:
+        """How many rounds it ran: all that it was to run, or fewer if it ended early; None if it did not say."""
+        planned: int | None = _parse(self.config).get("training", {}).get("rounds")
+        return int(self.summary["stopped_early"]["round"]) if self.summary.get("stopped_early") else planned
+
+    @property
     def selected_last_round(self) -> bool:
         """Whether the selected model, or every site's own, is that of the last round."""
         own = self.summary.get("best_rounds") or {}
         selected = [*own.values()] or [self.summary.get("best_round")]
-        rounds = _parse(self.config).get("training", {}).get("rounds")
+        rounds = self.rounds
         return rounds is not None and all(number == rounds for number in selected)
 
     @property

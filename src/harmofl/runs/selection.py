@@ -45,6 +45,10 @@ class Selection:
             return one.num_sites > other.num_sites
         return one.score > other.score if self.higher_is_better else one.score < other.score
 
+    def rounds_without_improvement(self, last_scored: int) -> int:
+        """How many rounds have been scored since the best one; of every site's own best, since the latest."""
+        return last_scored - max(self.rounds()) if self.best else 0
+
     def round_for(self, site: str) -> int:
         """The round whose model a site's test score comes from."""
         key = site if self.per_site else AVERAGE

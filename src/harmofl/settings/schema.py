@@ -167,6 +167,9 @@ class TrainingSettings(Section):
     """What every site does in a round, and how many rounds there are."""
 
     rounds: Positive = Field(100, description="communication rounds")
+    stop_after: Positive | None = Field(
+        None, description="end after so many rounds in which the mean validation score has not improved; never if unset"
+    )
     local_epochs: Positive = Field(1, description="passes over a site's images in a round")
     batch_size: Positive = Field(16, description="images in a step")
     pooled_batch: Literal["site", "all-sites"] = Field(
