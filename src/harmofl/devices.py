@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harmofl.errors import UsageError
 
-CHANNELS_LAST = torch.channels_last
-"""The layout in which convolutions are fastest; what travels and rests is in the plain one."""
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""By their number of axes, the layout of images and volumes in which convolutions are fastest.
+
+What travels and rests is in the plain one.
+"""
 
 KEPT_MEMORY = 2**30
 """Bytes that a process may keep from one step to the next."""
@@ -43,7 +46,15 @@ def check_device(device: str) -> None:
 
 def to_device(images: Tensor, device: torch.device) -> Tensor:
     """Bring images where they are computed with, in the layout in which convolutions are fastest."""
-    return images.to(device, memory_format=CHANNELS_LAST)
+    return images.to(device, memory_format=CHANNELS_LAST.get(images.ndim, torch.contiguous_format))
+
+
+def move_model(model: nn.Module, device: torch.device) -> None:
+    """Bring a model where it is computed with, its weights in the layout in which convolutions are fastest."""
+    model.to(device)
+    for weight in model.parameters():
+        if weight.ndim in CHANNELS_LAST:
+            weight.data = weight.data.to(memory_format=CHANNELS_LAST[weight.ndim])
 
 
 def num_cores() -> int:

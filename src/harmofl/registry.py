@@ -161,6 +161,7 @@ networks: Registry[NetworkEntry] = Registry(
         "densenet-small": "harmofl.models.catalogue:densenet_small",
         "unet": "harmofl.models.catalogue:unet",
         "basic-unet": "harmofl.models.catalogue:basic_unet",
+        "dynunet": "harmofl.models.catalogue:dynunet",
     },
 )
 losses: Registry[LossEntry] = Registry(
@@ -181,6 +182,7 @@ scores: Registry[ScoreEntry] = Registry(
         for name in (
             *("accuracy", "auc", "sensitivity", "specificity"),
             *("dice", "precision", "recall", "dice_per_case", "dice_with_background", "hd95"),
+            *("hd95_mm", "assd_mm", "surface_dice"),
         )
     },
 )

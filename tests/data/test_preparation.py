@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harmofl.data import preparation
-from harmofl.data.preparation import Fit, Planes, pad_to_size, to_tensor, widen
+from harmofl.data.preparation import Fit, Planes, to_tensor, widen
 from harmofl.data.scans import Geometry, Pixels, Scan, UnreadableError
+from harmofl.data.windows import pad_to_size
 from harmofl.settings import DataSettings
 
 
@@ -103,7 +104,7 @@ def test_tiles_have_one_size_and_miss_no_pixel(height: int, width: int, size: in
 
 def test_small_images_are_mirrored_not_framed_in_black() -> None:
     image = np.array([[[[1, 2, 3]]]], dtype=np.uint8)
-    assert pad_to_size(image, 5)[0, 0].tolist() == [[1, 2, 3, 3, 2]] * 5
+    assert pad_to_size(image, (5, 5))[0, 0].tolist() == [[1, 2, 3, 3, 2]] * 5
 
 
 def test_slices_come_before_tiles() -> None:

@@ -22,8 +22,9 @@ from folders import dicom_slice
 from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.data.formats import read_mask, read_scan
-from harmofl.data.preparation import pad_to_size, to_tensor
+from harmofl.data.preparation import to_tensor
 from harmofl.data.scans import Scan
+from harmofl.data.windows import pad_to_size, starts
 from harmofl.errors import UsageError
 from harmofl.events import Event, StepDone
 from harmofl.inference import prediction
@@ -32,7 +33,7 @@ from harmofl.inference.outcomes import Outcome
 from harmofl.inference.outputs import output_stems
 from harmofl.inference.overlays import choose_slices
 from harmofl.inference.prediction import predict
-from harmofl.inference.windows import Windows, starts
+from harmofl.inference.windows import Windows
 from harmofl.runs.model_folder import describe_model, open_model, write_model
 from harmofl.settings import DataSettings, resolve
 
@@ -328,7 +329,7 @@ def test_windows_give_what_monais_sliding_window_gives(tmp_path: Path, size: tup
     with torch.no_grad():
         labels = windows.labels(model(window[None])[0] for window in windows)
         expected = sliding_window_inference(
-            to_tensor(pad_to_size(pixels, SIZE)), (SIZE, SIZE), 4, model, overlap=overlap, mode="gaussian"
+            to_tensor(pad_to_size(pixels, (SIZE, SIZE))), (SIZE, SIZE), 4, model, overlap=overlap, mode="gaussian"
         )
     assert np.array_equal(labels, expected.argmax(dim=1).numpy()[:, : size[0], : size[1]])
 

@@ -51,7 +51,7 @@ def parse_band(text: str) -> Band:
 
 def has_colours(task: Task, data: DataSettings) -> bool:
     """Whether an image's channels are colours, and not neighbouring slices."""
-    return task.image_shape(data)[0] == 3 and data.neighbours == 0
+    return task.picture_shape(data)[0] == 3 and data.neighbours == 0
 
 
 class TaskImages:
@@ -115,7 +115,7 @@ class Hospitals(TaskImages):
 
     def batches(self, images: ImageSet) -> Iterator[LabelledImages]:
         """Images in batches that fit into memory, whatever their size."""
-        channels, height, width = self.task.image_shape(self.settings.data)
+        channels, height, width = self.task.picture_shape(self.settings.data)
         return images.batches(max(1, LARGEST_BATCH // (channels * height * width)))
 
 
@@ -144,7 +144,7 @@ def harmonization(
 ) -> Harmonization:
     """Measure every site's training images and take the mean over sites, as before round 1 of a federation."""
     place = choose_device(device)
-    shape = hospitals.task.image_shape(hospitals.settings.data)
+    shape = hospitals.task.picture_shape(hospitals.settings.data)
     layers = {str(band): AmplitudeNormalization(shape, band).to(place) for band in (*bands, "full")}
     means = {name: Mean({}, len(hospitals.sites)) for name in layers}
     amplitudes = {}

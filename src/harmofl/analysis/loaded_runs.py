@@ -16,7 +16,7 @@ from harmofl.analysis.losses import Batch
 from harmofl.data.facts import DataFacts
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site, seed_of, split_into_batches
-from harmofl.devices import choose_device, to_device
+from harmofl.devices import choose_device, move_model, to_device
 from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
 from harmofl.inference.evaluation import TrainingSites, open_source
@@ -137,7 +137,7 @@ def _load_run(run: FinishedRun, device: str) -> LoadedRun:
         method, models = own[sites[0]].method, {site: trained.model for site, trained in own.items()}
         _check_common_weights(run.folder, method, models)
     for model in models.values():
-        model.to(choose_device(device), memory_format=torch.channels_last)  # type: ignore[call-overload]
+        move_model(model, choose_device(device))
     return LoadedRun(run, settings, method, models)
 
 

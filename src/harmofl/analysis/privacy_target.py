@@ -83,7 +83,7 @@ class Target:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of an image."""
-        return self.task.image_shape(self.settings.data)
+        return self.task.picture_shape(self.settings.data)
 
 
 def open_target(folder: Path, effort: Effort, seed: int) -> Target:
@@ -106,7 +106,9 @@ def open_target(folder: Path, effort: Effort, seed: int) -> Target:
         )
     model = open_model(run.model, site).model
     networks = {
-        CONTROL: control_network(chosen.kind, chosen.image_shape(settings.data), len(chosen.classes_of(settings.data))),
+        CONTROL: control_network(
+            chosen.kind, chosen.picture_shape(settings.data), len(chosen.classes_of(settings.data))
+        ),
         UNTRAINED: chosen.build_model(settings, method).network.eval(),
         TRAINED: model.network,
     }

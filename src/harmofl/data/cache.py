@@ -45,6 +45,9 @@ PRIVATE_FOLDER = 0o700
 FOLDERS = ("decoded", "fingerprints", "listings")
 """What the cache folder holds."""
 
+WIDENED_AT_ONCE = 2**20
+"""Values that are in memory while what was written becomes wider."""
+
 MOST_AHEAD = 2**29
 """Bytes of images, as far as they can be told beforehand, that are decoded before they are needed."""
 
@@ -71,6 +74,21 @@ class Decoded:
     """The mask's distinct values."""
     notes: list[Note] = field(default_factory=list)
     """What a careful owner would want to know of its files."""
+    places: NDArray[np.int64] | None = None
+    """Of a volume with a mask, some voxels of every label.
+
+    Its planes (C, D, H, W) and masks (D, H, W) are written flat, as volumes may differ in size.
+    """
+
+    @property
+    def is_whole_volume(self) -> bool:
+        """Whether it is one volume of its own size."""
+        return self.places is not None
+
+    @property
+    def channels(self) -> int:
+        """Of the planes."""
+        return int(self.planes.shape[0 if self.is_whole_volume else 1])
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,13 @@ class Entry:
     """The distinct mask values of each sample."""
     notes: list[list[Note]]
     """The notes of each sample."""
+    places: list[NDArray[np.int64]] | None = None
+    """Of volumes with masks, some voxels of every label; planes and masks are then flat, one volume after the other."""
+
+    @property
+    def channels(self) -> int:
+        """Of every plane."""
+        return int(self.planes.shape[1] if self.places is None else self.facts["grid_channels"][0])
 
 
 class Cache:
@@ -119,7 +144,8 @@ class Cache:
             hint = "if the cache is another user's, choose another folder with data.cache"
             raise RunError(f"{place}: {error.strerror or error}: {hint}") from error
         facts = {name.removeprefix("fact."): array for name, array in loaded.items() if name.startswith("fact.")}
-        return Entry(planes=planes, masks=masks, facts=facts, values=values, notes=notes, **own)
+        places = np.split(loaded["places"], loaded["places_end"][:-1]) if "places" in loaded else None
+        return Entry(planes=planes, masks=masks, facts=facts, values=values, notes=notes, places=places, **own)
 
     def make(self, key: Callable[[], str], decoded: Iterable[Decoded]) -> Entry:
         """Write an entry from samples that come one by one, and few are in memory; its key is asked for at the end."""
@@ -181,12 +207,15 @@ def _write_entry(place: Path, decoded: Iterable[Decoded]) -> None:
     facts: dict[str, list[float]] = {}
     values: list[list[int]] = []
     notes: list[list[Note]] = []
-    with Stack(place / "planes.bin") as planes, Stack(place / "masks.bin") as masks:
+    places: list[NDArray[np.int64]] = []
+    with Stack(place / "planes.bin", brightness=True) as planes, Stack(place / "masks.bin") as masks:
         for number, each in enumerate(decoded):
-            count = len(each.planes)
-            planes.append(each.planes)
+            count = 1 if each.is_whole_volume else len(each.planes)
+            planes.append(each.planes.reshape(-1) if each.is_whole_volume else each.planes)
             if each.masks is not None:
-                masks.append(each.masks)
+                masks.append(each.masks.reshape(-1) if each.is_whole_volume else each.masks)
+            if each.places is not None:
+                places.append(each.places)
             columns["sample"].append(np.full(count, number))
             columns["slice"].append(np.arange(count) // each.tiles)
             columns["tiles"].append(np.array([each.tiles]))
@@ -202,6 +231,8 @@ def _write_entry(place: Path, decoded: Iterable[Decoded]) -> None:
             "notes": notes,
         }
     arrays = {name: np.concatenate(parts).astype(np.int64) for name, parts in columns.items()}
+    if places:
+        arrays |= {"places": np.concatenate(places), "places_end": np.cumsum([len(each) for each in places])}
     np.savez(place / "index.npz", **arrays, **{f"fact.{name}": np.array(found) for name, found in facts.items()})  # type: ignore[arg-type]
     (place / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -209,6 +240,8 @@ def _write_entry(place: Path, decoded: Iterable[Decoded]) -> None:
 def _foreground(decoded: Decoded) -> NDArray[Any]:
     if decoded.masks is None:
         return np.zeros(len(decoded.planes))
+    if decoded.is_whole_volume:
+        return np.array([np.count_nonzero(decoded.masks)])
     counts: NDArray[Any] = np.count_nonzero(decoded.masks, axis=(1, 2))
     return counts
 
@@ -216,8 +249,10 @@ def _foreground(decoded: Decoded) -> NDArray[Any]:
 class Stack:
     """Arrays of one shape written one after the other; they become wider if a wider type comes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, brightness: bool = False) -> None:
+        """`brightness`: the largest value of a type stands for 1; otherwise values are labels."""
         self.path = path
+        self.brightness = brightness
         self.count = 0
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115
         self._shape: tuple[int, ...] = ()
@@ -247,7 +282,7 @@ class Stack:
     def _as_wide(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype == self._dtype:
             return array
-        return widen(array) if array.ndim == 4 else array.astype(self._dtype)  # masks hold labels, not brightness
+        return widen(array) if self.brightness else array.astype(self._dtype)
 
     def _widen(self, dtype: np.dtype[Any]) -> None:
         self._file.close()
@@ -255,8 +290,10 @@ class Stack:
         old = self.path.rename(self.path.with_suffix(".old"))
         self._file = open(self.path, "wb")  # noqa: SIM115
         if self.count:
-            for row in np.memmap(old, dtype=before, mode="r", shape=(self.count, *self._shape)):
-                self._file.write(np.ascontiguousarray(self._as_wide(row[None])).data)
+            rows = np.memmap(old, dtype=before, mode="r", shape=(self.count, *self._shape))
+            at_once = max(1, WIDENED_AT_ONCE // max(1, rows[0].size))
+            for start in range(0, self.count, at_once):
+                self._file.write(np.ascontiguousarray(self._as_wide(rows[start : start + at_once])).data)
         old.unlink()
 
 

@@ -15,6 +15,8 @@ from harmofl.data.classes import Classes
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet, StoredImages
 from harmofl.data.samples import SPLITS, Sample
+from harmofl.data.volume_decoding import GRID
+from harmofl.data.volumes import VolumeSet
 from harmofl.errors import UsageError
 
 UNASSIGNED = "unassigned"
@@ -72,7 +74,13 @@ class CheckedSite:
             return (Row(self.name, UNASSIGNED, images=0, files=len(self.listed), patients=_patients(self.listed)),)
         pixels = None
         if self.entry.masks is not None and self.classes is not None:
-            pixels = _pixels_per_class(self.entry.masks, self.classes)
+            masks = self.entry.masks
+            if self.entry.places is None:
+                pixels = _pixels_per_class(masks, self.classes)
+            else:  # volumes lie there flat, one after the other
+                ends = np.cumsum(np.prod([self.entry.facts[name] for name in GRID], axis=0).astype(np.int64))[:-1]
+                each = [_pixels_per_class(mask[None, None], self.classes) for mask in np.split(masks, ends)]
+                pixels = np.concatenate(each)
         return tuple(self._row(self.entry, split, planes, pixels) for split, planes in self.planes.items())
 
     def _row(self, entry: Entry, split: str, planes: Places, pixels: NDArray[np.int64] | None) -> Row:
@@ -128,6 +136,8 @@ def _as_said(entry: Entry, samples: Sequence[Sample]) -> dict[str, Places]:
 
 def _planes(images: ImageSet) -> Places:
     """The plane in the middle of each image: the others are its neighbours."""
+    if isinstance(images, VolumeSet):
+        return np.asarray(images.rows.numpy())
     assert isinstance(images, StoredImages)
     rows: Places = images.rows.numpy()
     return rows[:, rows.shape[1] // 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, scale_to_unit_range
 from harmofl.data.samples import Problem, Sample
 from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
+from harmofl.data.volume_decoding import check_is_volume, facts_of_grid, fit_volume, grid_mask, grid_volume
+from harmofl.data.volumes import choose_places
 from harmofl.events import ImagesRead, ImagesReady, Watch
 from harmofl.registry import Kind
 from harmofl.settings import DataSettings
@@ -23,6 +26,8 @@ VERSION = 5
 MOST_MASK_VALUES = 256
 UNPACKED = 12
 """How many times larger an image is in memory than in its file, roughly."""
+OF_VOLUMES = 3
+"""How many times more a volume takes while it is resampled."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,16 @@ class Recipe:
     @property
     def resizes(self) -> bool:
         """Whether images are scaled, not cut: a label is true of the whole image only."""
-        return self.data.resize or self.kind == "classification"
+        return (self.data.resize and self.data.dimensions == 2) or self.kind == "classification"
 
     def key(self, samples: Sequence[Sample], prints: Mapping[str, str]) -> str:
         """The name of the entry, by content: the files' hashes, and the settings that change what is made of them."""
         data = self.data
-        chosen = [self.kind, data.size, self.resizes, data.color, data.intensity]
+        chosen: list[Any] = [self.kind, data.size, self.resizes, data.color, data.intensity]
         if data.mask_grid != "auto":
             chosen.append(data.mask_grid)
+        if data.dimensions == 3:
+            chosen += [3, data.spacing, data.input_size if self.resizes else None]
         files = [[prints[each.image], prints.get(each.mask, ""), each.reversed_channels] for each in samples]
         return digest(VERSION, chosen, files)
 
@@ -88,7 +95,12 @@ class Recipe:
         scan = read_scan(folder / sample.image)
         if sample.reversed_channels:
             scan = replace(scan, pixels=scan.pixels[:, ::-1])
+        if self.data.dimensions == 3:
+            check_is_volume(scan)
         mask = self._read_mask(folder, sample, scan) if self.kind == "segmentation" else None
+        notes = [*(Note("image", text) for text in scan.geometry.notes), *(mask.notes if mask else ())]
+        if self.data.dimensions == 3:
+            return self._decode_volume(scan, mask, notes)
         height, width = scan.pixels.shape[-2:]
         fit = Fit(height, width, self.data.size, self.resizes)
         return Decoded(
@@ -97,7 +109,25 @@ class Recipe:
             tiles=fit.tiles,
             facts=describe_scan(scan),
             values=[] if mask is None else np.unique(mask.labels).tolist(),
-            notes=[*(Note("image", text) for text in scan.geometry.notes), *(mask.notes if mask else ())],
+            notes=notes,
+        )
+
+    def _decode_volume(self, scan: Scan, mask: ScanMask | None, notes: list[Note]) -> Decoded:
+        """A whole volume on the common grid; with a label, brought to the network's size."""
+        volume = grid_volume(scan, self.data)
+        facts = describe_scan(scan) | facts_of_grid(volume)
+        if mask is None:
+            planes = fit_volume(volume.values, self.data.input_size, self.data.spacing is not None)[None]
+            return Decoded(planes=planes, masks=None, tiles=1, facts=facts, values=[], notes=notes)
+        labels = grid_mask(mask.labels, scan, self.data)
+        return Decoded(
+            planes=volume.values,
+            masks=labels,
+            tiles=1,
+            facts=facts | {"grid_channels": float(len(volume.values))},
+            values=np.unique(mask.labels).tolist(),
+            notes=notes,
+            places=choose_places(labels, seed=self.data.seed),
         )
 
     def _read_mask(self, folder: Path, sample: Sample, scan: Scan) -> ScanMask:
@@ -199,7 +229,7 @@ class _Work:
         for number, (sample, result) in enumerate(zip(self.samples, results, strict=True)):
             self.watch(ImagesRead(self.site, "decoding", number, total))
             if isinstance(result, Decoded):
-                channels = channels or result.planes.shape[1]
+                channels = channels or result.channels
                 result = self._check_channels(sample, result, channels)
             if isinstance(result, Problem):
                 self.problems.append(result)
@@ -208,7 +238,7 @@ class _Work:
                 yield result
 
     def _check_channels(self, sample: Sample, decoded: Decoded, channels: int) -> Decoded | Problem:
-        own = decoded.planes.shape[1]
+        own = decoded.channels
         if own == channels:
             return decoded
         hint = "data.color = 'rgb' or 'grey' makes them alike"
@@ -216,7 +246,8 @@ class _Work:
 
     def _cost(self, sample: Sample) -> int:
         """About how many bytes an image takes once it is unpacked, with what is made of it on the way."""
+        unpacked = UNPACKED * (OF_VOLUMES if self.recipe.data.dimensions == 3 else 1)
         try:
-            return UNPACKED * (self.folder / sample.image).stat().st_size
+            return unpacked * (self.folder / sample.image).stat().st_size
         except OSError:
             return 0

@@ -25,6 +25,8 @@ from harmofl.data.images import (
 )
 from harmofl.data.listing import draw_places
 from harmofl.data.samples import Sample
+from harmofl.data.volume_decoding import GRID, SPACING
+from harmofl.data.volumes import VolumeSet
 from harmofl.errors import UsageError
 from harmofl.settings import DataSettings
 
@@ -37,7 +39,7 @@ class DividedSite:
     """A site's images (tiles, slices), with the part that the data itself assigns each to."""
 
     site: str
-    images: StoredImages
+    images: StoredImages | VolumeSet
     assigned: tuple[str, ...]
     """Train, val or test; empty where the data does not say."""
     split_by: Literal["patient", "image"]
@@ -72,14 +74,34 @@ def divide_site(decoded: DecodedSite, classes: Classes, data: DataSettings, limi
         classes_of = torch.tensor(classes.table(up_to=int(max(map(max, entry.values)))), dtype=torch.int64)
     rows = torch.from_numpy(add_neighbours(entry, places, data.neighbours))
     groups = torch.tensor(number_groups(samples, data), dtype=torch.int64)[of_sample]
+    images: StoredImages | VolumeSet = StoredImages(entry.planes, entry.masks, rows, classes_of, groups)
+    if entry.places is not None:
+        images = _volumes(entry, places, classes_of, groups)
     has_patients = data.split_by == "patient" and any(sample.patient for sample in samples)
     return DividedSite(
         site=decoded.site,
-        images=StoredImages(entry.planes, entry.masks, rows, classes_of, groups),
+        images=images,
         assigned=tuple(_assigned_parts(samples, data)[entry.sample[places]].tolist()),
         split_by=data.split_by,
         pictures=torch.from_numpy(_number_pictures(entry)[places]),
         group_name="patient" if has_patients else "image",
+    )
+
+
+def _volumes(entry: Entry, places: Places, classes_of: Tensor, groups: Tensor) -> VolumeSet:
+    """The volumes of an entry, which lie there flat and one after the other."""
+    assert entry.masks is not None
+    assert entry.places is not None
+    sizes = np.stack([entry.facts[name] for name in GRID], axis=1).astype(np.int64)
+    ends = np.cumsum(sizes.prod(axis=1)).tolist()
+    volumes, masks = [], []
+    for size, start, end in zip(sizes.tolist(), [0, *ends], ends, strict=False):
+        channels = entry.channels
+        volumes.append(entry.planes[channels * start : channels * end].reshape(channels, *size))
+        masks.append(entry.masks[start:end].reshape(size))
+    spacings = torch.from_numpy(np.stack([entry.facts[name] for name in SPACING], axis=1)[places])
+    return VolumeSet(
+        tuple(volumes), tuple(masks), tuple(entry.places), spacings, classes_of, groups, torch.from_numpy(places)
     )
 
 
@@ -105,14 +127,14 @@ def _assigned_parts(samples: Sequence[Sample], data: DataSettings) -> NDArray[np
 
 def _choose_planes(site: str, entry: Entry, samples: Sequence[Sample], data: DataSettings, limit: int) -> Places:
     places = np.arange(len(entry.sample))
-    if data.slices != "all" and entry.masks is not None:
+    if data.slices != "all" and entry.masks is not None and data.dimensions == 2:
         wanted = _has_foreground_slice(entry)
         places = places[wanted & _is_inner_slice(entry) if data.slices == "inner-with-foreground" else wanted]
     if len(places) == 0:
         raise UsageError(f"{site}: no slice holds anything of its mask (data.slices = {data.slices!r})")
     if not limit or len(places) <= limit:
         return places
-    if (entry.facts["slices"] > 1).any():  # whole volumes, as a case is scored as a whole
+    if data.dimensions == 2 and (entry.facts["slices"] > 1).any():  # whole volumes, as a case is scored as a whole
         return _draw_volumes(site, entry, samples, places, data, limit)
     drawn: Places = places[draw_places(len(places), limit, data.seed, site).numpy()]
     return drawn
@@ -153,6 +175,8 @@ def _number_pictures(entry: Entry) -> Places:
 def add_neighbours(entry: Entry, places: Places, count: int) -> Places:
     """For each plane itself and the same tile of the slices around it; the end slices are their own neighbours."""
     sample = entry.sample[places]
+    if count == 0:
+        return places[:, None]
     tiles = entry.tiles[sample]
     last = (entry.facts["slices"][sample]).astype(np.int64) - 1
     rows = []

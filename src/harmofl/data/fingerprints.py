@@ -15,7 +15,8 @@ def fingerprint_images(samples: Sequence[Sample], prints: Mapping[str, str], rec
     data = recipe.data
     groups = number_groups(samples, data)
     files = [[prints[each.image], group, each.split] for each, group in zip(samples, groups, strict=True)]
-    return digest(files, data.seed, limit, data.split_by, data.slices, data.size, recipe.resizes)
+    of_volumes = [3] if data.dimensions == 3 else []
+    return digest(files, data.seed, limit, data.split_by, data.slices, data.size, recipe.resizes, *of_volumes)
 
 
 def fingerprint_annotations(samples: Sequence[Sample], prints: Mapping[str, str]) -> str:

@@ -89,7 +89,7 @@ class ImageFolder:
     def channels(self) -> int:
         """Of the network's input."""
         entries = {site: self.decoded(site).entry for site in self.all_sites}
-        per_plane = {site: entry.planes.shape[1] for site, entry in entries.items() if entry}
+        per_plane = {site: entry.channels for site, entry in entries.items() if entry}
         if len(set(per_plane.values())) > 1:
             counts = ", ".join(f"{site} {count}" for site, count in per_plane.items())
             hint = "data.color = 'rgb' or 'grey' makes them alike"

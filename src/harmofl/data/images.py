@@ -49,14 +49,16 @@ class ImageSet(Protocol):
 class LabelledImages:
     """Images of one site held in memory.
 
-    images:  (N, C, H, W) float32 in [0, 1]
-    targets: (N,) int64 class labels, or (N, H, W) int64 masks
+    images:  (N, C, H, W) float32 in [0, 1]; volumes (N, C, D, H, W)
+    targets: (N,) int64 class labels, or (N, H, W) int64 masks; of volumes (N, D, H, W)
     groups:  (N,) int64, the patient or case that each image belongs to
+    spacings: of volumes, (N, 3) float64: millimetres between slices, rows and columns
     """
 
     images: Tensor
     targets: Tensor
     groups: Tensor
+    spacings: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -73,7 +75,11 @@ class LabelledImages:
 
     def at(self, indices: Tensor) -> LabelledImages:
         """The images at these places, in this order."""
-        return LabelledImages(self.images[indices], self.targets[indices], self.groups[indices])
+        return self._part(indices)
+
+    def _part(self, places: Tensor | slice) -> LabelledImages:
+        spacings = None if self.spacings is None else self.spacings[places]
+        return LabelledImages(self.images[places], self.targets[places], self.groups[places], spacings)
 
     def load(self, indices: Tensor) -> LabelledImages:
         """The same: they are in memory."""
@@ -82,8 +88,7 @@ class LabelledImages:
     def batches(self, size: int) -> Iterator[LabelledImages]:
         """All images in order, in batches that share memory with them."""
         for start in range(0, len(self), size):
-            part = slice(start, start + size)
-            yield LabelledImages(self.images[part], self.targets[part], self.groups[part])
+            yield self._part(slice(start, start + size))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harmofl.data.scans import Mask, Pixels, Scan, UnreadableError
+from harmofl.data.windows import pad_to_size
 from harmofl.settings import DataSettings
 
 Planes = NDArray[np.unsignedinteger]
@@ -120,7 +121,7 @@ class Fit:
         return _rounded(resized, planes.dtype)
 
     def _tiled(self, planes: Pixels) -> Pixels:
-        planes = pad_to_size(planes, self.size)
+        planes = pad_to_size(planes, (self.size, self.size))
         height, width = planes.shape[-2:]
         windows = [
             planes[..., top : top + self.size, left : left + self.size]
@@ -128,14 +129,6 @@ class Fit:
             for left in _starts(width, self.size)
         ]
         return np.stack(windows, axis=1).reshape(-1, planes.shape[1], self.size, self.size)
-
-
-def pad_to_size(planes: Pixels, size: int) -> Pixels:
-    """Images at least as large as the size; what is added mirrors the image, as black borders would be a new look."""
-    missing = [max(0, size - length) for length in planes.shape[-2:]]
-    if not any(missing):
-        return planes
-    return np.pad(planes, [(0, 0)] * (planes.ndim - 2) + [(0, missing[0]), (0, missing[1])], mode="symmetric")
 
 
 def _starts(length: int, size: int) -> list[int]:

@@ -23,10 +23,13 @@ MOST = {
     "training.local_epochs": 1000,
     "training.batch_size": 2**16,
     "data.images": 10**5,
+    "data.patches": 10**4,
 }
 """Settings with which a server could keep this machine busy for ever, and the largest values that are accepted."""
 PIXELS = ("intensity", "color", "neighbours")
 """Data settings with which a server could have other spectra of the same images."""
+OF_VOLUMES = ("dimensions", "spacing", "patch", "patches", "foreground")
+"""The same where the images are volumes."""
 
 
 def check_plain_fields(request: Request) -> None:
@@ -76,7 +79,8 @@ def refuse_windows(settings: Settings, kit: SiteKit) -> None:
 
 def describe_view(settings: Settings) -> str:
     """Say how the server's settings turn files into pixels."""
-    return ", ".join(f"{name} {getattr(settings.data, name)}" for name in PIXELS)
+    names = PIXELS + (OF_VOLUMES if settings.data.dimensions == 3 else ())
+    return ", ".join(f"{name} {getattr(settings.data, name)}" for name in names)
 
 
 def apply_own_choices(settings: Settings, kit: SiteKit) -> Settings:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from harmofl.data.facts import DataFacts
 from harmofl.data.images import ImageSet, Site, seed_of
-from harmofl.devices import CHANNELS_LAST, choose_device, keep_freed_memory, to_device
+from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -211,7 +211,7 @@ class Client:
         memories = open_memories(self.pieces, kept, request.combined)
         own = memories[OWN].kept
         received = {name: tensor for name, tensor in request.state.items() if name not in own}
-        self.model.to(self.device, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
+        move_model(self.model, self.device)
         load(self.model.network, received, own)
         load(self.model.harmonizer, self._blank_harmonizer)
         for name, piece in self.pieces.items():

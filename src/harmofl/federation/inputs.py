@@ -11,6 +11,8 @@ from torch import Generator, Tensor
 
 from harmofl.data.augmentation import find_augmentation
 from harmofl.data.images import ImageSet, split_into_batches
+from harmofl.data.volumes import redraw
+from harmofl.devices import to_device
 from harmofl.methods.layers import Harmonizer
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
@@ -35,26 +37,30 @@ class TrainingInputs:
         self._training = training
         self._device = device
         self._augment = find_augmentation(training.augmentation)
+        self._is_drawn = redraw(train, 1) is not train
         self._harmonized: Tensor | None = None
         self._targets: Tensor | None = None
         self._made_with: State = {}
 
     def batches(self, harmonizer: Harmonizer, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of all local epochs, on the device."""
-        kept = self._cached_images(harmonizer)
+        kept = None if self._is_drawn else self._cached_images(harmonizer)
+        train = self._train
         for _ in range(self._training.local_epochs):
+            if self._is_drawn:  # other patches in every epoch, the same for the same seed, round and site
+                train = redraw(self._train, int(torch.randint(2**31, (), generator=generator)))
             order = torch.randperm(len(self._train), generator=generator)
             for indices in split_into_batches(order, self._batch_size):
                 if kept is not None:
                     harmonized, targets = kept[0][indices], kept[1][indices].long()
                     inputs = harmonized.to(self._device)
                 else:
-                    batch = self._train.load(indices)
+                    batch = train.load(indices)
                     images, targets = batch.images, batch.targets
                     if self._augment:
                         images, targets = self._augment(images, targets, generator)
                     inputs = harmonizer(images.to(self._device))
-                yield inputs.to(memory_format=torch.channels_last), targets.to(self._device)
+                yield to_device(inputs, self._device), targets.to(self._device)
 
     def _cached_images(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor] | None:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""

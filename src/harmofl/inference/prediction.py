@@ -17,7 +17,7 @@ from harmofl.data.formats.segmentations import WRITING
 from harmofl.data.layouts.tree import printable
 from harmofl.data.looks import describe_strangeness, look_of
 from harmofl.data.scans import Scan, UnreadableError
-from harmofl.devices import CHANNELS_LAST, check_device, choose_device, to_device
+from harmofl.devices import check_device, choose_device, move_model, to_device
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.extras import require
@@ -81,7 +81,7 @@ def predict(
     if overlay and task.kind == "classification":
         logger.warning(NO_OVERLAY)
     place = choose_device(device)
-    model.to(place, memory_format=CHANNELS_LAST)  # type: ignore[call-overload]
+    move_model(model, place)
     network = Computation(model, batch_size or settings.training.batch_size, place)
     left_out = [Outcome(each.name, left_out=each.left_out) for each in found if each.left_out]
     return predict_each(network, kind, inputs, watch) + left_out

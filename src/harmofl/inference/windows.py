@@ -7,15 +7,15 @@ to a window. The slices of a volume follow one another, and of a slice the windo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harmofl.data.preparation import Fit, Planes, pad_to_size, scale_to_unit_range, to_tensor
+from harmofl.data.preparation import Fit, Planes, scale_to_unit_range, to_tensor
 from harmofl.data.scans import Mask, Scan, UnreadableError
+from harmofl.data.windows import importance, pad_to_size, starts
 from harmofl.settings import DataSettings
 
 LABEL = np.uint16
@@ -29,7 +29,7 @@ class Windows:
         _check_channels(planes.shape[1], channels, data)
         self.shape = (planes.shape[0], *planes.shape[2:])
         self.size, self.neighbours, self.resize = data.size, data.neighbours, resize
-        self.planes = _resize(planes, data.size) if resize else pad_to_size(planes, data.size)
+        self.planes = _resize(planes, data.size) if resize else pad_to_size(planes, data.input_size)
         height, width = self.planes.shape[-2:]
         self.tops, self.lefts = starts(height, data.size, overlap), starts(width, data.size, overlap)
 
@@ -69,7 +69,7 @@ class Windows:
             return next(logits).argmax(dim=0).numpy()
         height, width = self.planes.shape[-2:]
         labels = np.empty((height, width), dtype=LABEL)
-        weights, total = importance(self.size), torch.zeros(())
+        weights, total = importance(self.size, self.size), torch.zeros(())
         for top, following in zip(self.tops, [*self.tops[1:], height], strict=True):
             for left in self.lefts:
                 window = next(logits)
@@ -81,21 +81,6 @@ class Windows:
             labels[top:following] = total[:, :done].argmax(dim=0).numpy()
             total = torch.cat([total[:, done:], torch.zeros_like(total[:, :done])], dim=1)
         return labels
-
-
-def starts(length: int, size: int, overlap: float) -> list[int]:
-    """Where windows begin that cover a length and share a part of their size; the last ends where the length does."""
-    step = max(1, int(size * (1 - overlap)))
-    return [*range(0, length - size, step), length - size]
-
-
-@cache
-def importance(size: int) -> Tensor:
-    """How much a window's pixels count: most in the middle, where the network sees all around them."""
-    from monai.data.utils import compute_importance_map
-
-    weights: Tensor = compute_importance_map((size, size), mode="gaussian")
-    return weights
 
 
 def _resize(planes: Planes, size: int) -> Planes:

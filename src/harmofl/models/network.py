@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harmofl.errors import UsageError
+from harmofl.models.volumes import Volume
 from harmofl.registry import Kind
 
 Norm = Literal["batch", "batch-statistics", "instance", "group"]
@@ -81,15 +82,24 @@ def set_norm(network: nn.Module, norm: Norm) -> None:
     """Replace every batch norm layer of a network by the chosen kind."""
     for parent in list(network.modules()):
         for name, layer in parent.named_children():
-            if isinstance(layer, nn.BatchNorm2d):
-                setattr(parent, name, _norm_layer(norm, layer.num_features))
+            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
+                setattr(parent, name, _norm_layer(norm, layer))
 
 
-def _norm_layer(norm: Norm, channels: int) -> nn.Module:
+def _instance_norm(replaced: nn.Module) -> Callable[..., nn.Module]:
+    """The instance norm of as many dimensions as a batch norm has."""
+    if isinstance(replaced, nn.BatchNorm3d):
+        return nn.InstanceNorm3d
+    return nn.InstanceNorm2d if isinstance(replaced, nn.BatchNorm2d) else nn.InstanceNorm1d
+
+
+def _norm_layer(norm: Norm, replaced: nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) -> nn.Module:
+    """A layer for the features of the batch norm that it replaces."""
+    batch_norm, channels = type(replaced), replaced.num_features
     layers: dict[Norm, Callable[[], nn.Module]] = {
-        "batch": lambda: nn.BatchNorm2d(channels),
-        "batch-statistics": lambda: nn.BatchNorm2d(channels, affine=False, track_running_stats=False),
-        "instance": lambda: nn.InstanceNorm2d(channels, affine=True),
+        "batch": lambda: batch_norm(channels),
+        "batch-statistics": lambda: batch_norm(channels, affine=False, track_running_stats=False),
+        "instance": lambda: _instance_norm(replaced)(channels, affine=True),
         "group": lambda: nn.GroupNorm(math.gcd(GROUPS, channels), channels),
     }
     return layers[norm]()
@@ -104,28 +114,53 @@ class NetworkEntry:
         kinds: what it is for. From images (N, channels, H, W), a network for classification gives logits
             (N, classes), one for segmentation logits (N, classes, H, W).
         build: makes it, freshly initialized, from the numbers of input channels and of classes and from
-            `model.features`. Its `nn.BatchNorm2d` layers become what `model.norm` says.
+            `model.features`. Its batch norm layers become what `model.norm` says. None: it is for volumes only.
         representation_layer: the layer whose output, averaged over the image, represents an image (MOON compares
             these), as `nn.Module.get_submodule` finds it.
+        build_volume: makes the network for volumes (N, channels, D, H, W), `data.dimensions = 3`, from the same numbers
+            and a `Volume`: the size of its input, the spacing of the voxels. None: it is for images only.
 
     >>> def build(channels, classes, features):
     ...     return nn.Sequential(nn.Conv2d(channels, features, 3, padding=1), nn.Conv2d(features, classes, 1))
     >>> entry = NetworkEntry("two-convolutions", ("segmentation",), build, representation_layer="0")
-    >>> tuple(entry.build(3, 2, 8)(torch.rand(1, 3, 16, 16)).shape)
+    >>> tuple(build(3, 2, 8)(torch.rand(1, 3, 16, 16)).shape)
     (1, 2, 16, 16)
     """
 
     name: str
     kinds: tuple[Kind, ...]
-    build: Callable[[int, int, int], nn.Module]
+    build: Callable[[int, int, int], nn.Module] | None
     representation_layer: str
+    build_volume: Callable[[int, int, int, Volume], nn.Module] | None = None
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """What it can be built for: images (2), volumes (3) or both."""
+        builders = {2: self.build, 3: self.build_volume}
+        return tuple(number for number, builder in builders.items() if builder is not None)
 
 
-def build_network(entry: NetworkEntry, channels: int, classes: int, features: int, norm: Norm, seed: int) -> Network:
-    """Build a freshly initialized network; the same seed gives the same weights whatever ran before."""
+def build_network(
+    entry: NetworkEntry,
+    channels: int,
+    classes: int,
+    features: int,
+    norm: Norm,
+    seed: int,
+    volume: Volume | None = None,
+) -> Network:
+    """Build a freshly initialized network; the same seed gives the same weights whatever ran before.
+
+    `volume`: what it must know of volumes; without it, it is for images.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        body = entry.build(channels, classes, features)
+        if volume is None:
+            assert entry.build is not None
+            body = entry.build(channels, classes, features)
+        else:
+            assert entry.build_volume is not None
+            body = entry.build_volume(channels, classes, features, volume)
         set_norm(body, norm)
     try:
         body.get_submodule(entry.representation_layer)

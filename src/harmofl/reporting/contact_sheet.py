@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import LabelledImages, StoredImages
+from harmofl.data.volumes import VolumeSet, middle_slices
 from harmofl.errors import UsageError
 from harmofl.labels import installed_fonts, readable, shorten
 from harmofl.reporting.image_grid import draw_strip, image_strip
@@ -82,7 +83,10 @@ def _classes(folder: ImageFolder) -> Sequence[str]:
 
 def _draw_site(axes: Axes, folder: ImageFolder, site: str, columns: int, classes: Sequence[str]) -> None:
     try:
-        images = _to_show(folder.divided(site).images)
+        divided = folder.divided(site).images
+        if isinstance(divided, VolumeSet):
+            divided = middle_slices(divided)
+        images = _to_show(divided)
     except UsageError:  # such as: not one image can be read
         draw_strip(axes, None)
         axes.text(0.5, 0.5, "cannot be shown", transform=axes.transAxes, ha="center", va="center", color=MUTED)
@@ -119,6 +123,8 @@ def _telling(folder: ImageFolder, site: str, images: StoredImages, count: int) -
         return _spread(images.groups.numpy(), images.labels.numpy(), range(len(folder.classes.names)), count)
     entry = folder.decoded(site).entry
     assert entry is not None
+    if entry.places is not None:  # the slice of a volume that is shown has as much of the mask as any
+        return _spread(images.groups.numpy(), np.ones(len(images), dtype=np.int64), [1], count)
     has_foreground = (entry.foreground[images.rows[:, 0].numpy()] > 0).astype(np.int64)
     return _spread(images.groups.numpy(), has_foreground, [1], count)
 

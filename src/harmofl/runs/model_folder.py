@@ -46,13 +46,14 @@ def describe_model(
     folder: Path, task: Task, settings: Settings, facts: DataFacts, sites: Sequence[str], best_round: int | None
 ) -> None:
     """Write `model.json`; without weights beside it, each site's own model lies in `sites/NAME/`."""
-    channels, height, width = task.image_shape(settings.data)
+    channels, *size = task.image_shape(settings.data)
+    names = ("depth", "height", "width")[-len(size) :]
     description = {
         "task": task.name,
         "title": task.title,
         "kind": task.kind,
         "network": settings_to_share(settings)["model"],
-        "input": {"channels": channels, "height": height, "width": width, "range": [0, 1]},
+        "input": {"channels": channels, **dict(zip(names, size, strict=True)), "range": [0, 1]},
         "classes": list(task.classes_of(settings.data)),
         "sites": list(sites),
         "best_round": best_round,

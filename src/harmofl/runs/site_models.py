@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harmofl import registry
 from harmofl.data.images import ImageSet
+from harmofl.data.volumes import to_patches
 from harmofl.devices import choose_device, to_device
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
@@ -71,10 +72,10 @@ def models_for(
 
 def _adapt(model: Model, method: Method, images: ImageSet, settings: Settings) -> str:
     """Change a model for a hospital that took no part, from its unlabelled images; return a note on what was done."""
-    place = next(model.parameters()).device
+    place, seen = next(model.parameters()).device, to_patches(images, settings.data)
 
     def batches() -> Iterator[Tensor]:
-        return (to_device(batch.images, place) for batch in images.batches(max(2, settings.training.batch_size)))
+        return (to_device(batch.images, place) for batch in seen.batches(max(2, settings.training.batch_size)))
 
     layer = model.harmonizer
     if layer.own:

@@ -52,6 +52,14 @@ def check_patch(value: Any) -> Any:
     raise ValueError("three whole numbers from 8 to 1024, such as [16, 96, 96]")
 
 
+def check_strides(value: Any) -> Any:
+    """Return a stride of 1 or 2 for each axis of every level, or say that there must be three."""
+    levels = value if isinstance(value, list) else [None]
+    if value is None or all(isinstance(level, list) and len(level) == 3 and set(level) <= {1, 2} for level in levels):
+        return value
+    raise ValueError("a list of levels, each of three strides of 1 or 2, such as [[1, 2, 2], [2, 2, 2]]")
+
+
 Names = Annotated[list[str], BeforeValidator(as_names)]
 
 
@@ -129,12 +137,23 @@ class DataSettings(Section):
         "patient",
         description="what a split never tears apart; an image is a picture with all its tiles, or a slice of a volume",
     )
+    patches: Positive = Field(4, description="drawn of each training volume in an epoch; for data.dimensions = 3")
+    foreground: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.5, description="part of the patches whose middle lies in the mask; for data.dimensions = 3"
+    )
     cache: str | None = Field(None, description="folder for decoded images; the user's cache folder if unset")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
     images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
     shift: Annotated[float, Field(ge=0, le=3)] = Field(
         1.0, description="how different a phantom's sites look: 0 all alike, 1 like real hospitals"
     )
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """Of the network: (height, width), or (slices, rows, columns) of volumes."""
+        if self.dimensions == 2:
+            return (self.size, self.size)
+        return tuple(self.patch or (self.size,) * 3)
 
     @property
     def is_synthetic(self) -> bool:
@@ -154,6 +173,11 @@ class ModelSettings(Section):
     features: Annotated[int, Field(ge=2, le=1024)] = Field(32, description="channels of the first layer")
     norm: Literal["batch", "batch-statistics", "instance", "group"] = Field(
         "batch", description="normalization layers; batch-statistics keeps no running statistics"
+    )
+    strides: Annotated[list[list[int]] | None, BeforeValidator(check_strides)] = Field(
+        None,
+        description="of dynunet: by what each level divides a volume's slices, rows and columns; by nnU-Net's rule, "
+        "from data.patch and data.spacing, if unset",
     )
     statistics: Literal["method", "site"] = Field(
         "method",
@@ -220,6 +244,17 @@ class FederationSettings(Section):
     threads: Positive = Field(1, description="threads per worker; results depend on it")
 
 
+class PredictionSettings(Section):
+    """How a model is used on volumes larger than its input."""
+
+    overlap: Annotated[float, Field(ge=0, le=0.9)] = Field(
+        0.25, description="part of their size that neighbouring windows share"
+    )
+    mirror: bool = Field(
+        False, description="average over a volume's mirror images, along every axis: eight times the work"
+    )
+
+
 class PluginSettings(Section):
     """Code of the user's own."""
 
@@ -238,6 +273,7 @@ class Settings(Section):
     method: dict[str, Any]
     training: TrainingSettings = TrainingSettings()
     federation: FederationSettings = FederationSettings()
+    prediction: PredictionSettings = PredictionSettings()
     plugins: PluginSettings = PluginSettings()
 
     def with_values(self, section: str, **values: Any) -> Settings:

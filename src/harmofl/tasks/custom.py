@@ -14,13 +14,20 @@ CLASSIFICATION = (
         "data": {"size": 224, "resize": True},
         "model": {"network": "densenet121", "features": 64},
         "training": {"rounds": 100, "batch_size": 32, "optimizer": "sgd", "learning_rate": 1e-3},
+        "volumes": {"data": {"patch": [64, 128, 128]}, "training": {"batch_size": 4}},
     },
     {
         "data": {"size": 96},
         "model": {"network": "densenet-small", "features": 16},
         "training": {"rounds": 20, "batch_size": 16, "learning_rate": 1e-2, "learning_rate_schedule": "cosine"},
+        "volumes": {"data": {"patch": [32, 64, 64]}},
     },
-    {"data": {"size": 32, "limit": 60}, "model": {"features": 8}, "training": {"rounds": 2, "batch_size": 8}},
+    {
+        "data": {"size": 32, "limit": 60},
+        "model": {"features": 8},
+        "training": {"rounds": 2, "batch_size": 8},
+        "volumes": {"data": {"patch": [16, 32, 32]}},
+    },
 )
 """The sizes large, small and tiny; the first is what the paper's histology task would be with larger images."""
 
@@ -29,14 +36,25 @@ SEGMENTATION = (
         "data": {"size": 256},
         "model": {"network": "unet", "features": 32},
         "training": {"rounds": 300, "batch_size": 8, "learning_rate": 1e-4, "loss": "dice-cross-entropy"},
+        "volumes": {
+            "data": {"patch": [64, 128, 128]},
+            "model": {"network": "dynunet"},
+            "training": {"batch_size": 2},
+        },
     },
     {
         "data": {"size": 128},
         "model": {"features": 8},
         "method": {"moon": {"mu": 0.05}},
         "training": {"rounds": 20, "batch_size": 4, "learning_rate": 2e-3, "learning_rate_schedule": "cosine"},
+        "volumes": {"data": {"patch": [16, 64, 64]}},
     },
-    {"data": {"size": 32, "limit": 30}, "model": {"features": 4}, "training": {"rounds": 2}},
+    {
+        "data": {"size": 32, "limit": 30},
+        "model": {"features": 4},
+        "training": {"rounds": 2},
+        "volumes": {"data": {"patch": [8, 16, 16], "limit": 0}},
+    },
 )
 
 classification = Task(

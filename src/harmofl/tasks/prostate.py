@@ -31,11 +31,20 @@ PAPER = {
         "augmentation": "dihedral",
         "loss": "dice-cross-entropy",
     },
+    "volumes": {
+        "data": {"neighbours": 0, "spacing": [3.0, 0.6, 0.6], "patch": [16, 192, 192]},
+        "model": {"network": "dynunet"},
+        "training": {"batch_size": 2},
+    },
     "real_images": {"data": {"slices": "with-prostate"}},
 }
 SMALL = {
     "data": {"size": 48, "images": 24},
-    "volumes": {"data": {"spacing": [3.0, 3.5, 3.5], "patch": [16, 32, 32]}},
+    "volumes": {
+        "data": {"spacing": [3.0, 3.5, 3.5], "patch": [16, 32, 32], "patches": 2},
+        "training": {"batch_size": 2},
+        "real_images": {"data": {"spacing": [3.0, 1.2, 1.2], "patch": [16, 64, 64], "limit": 0}},
+    },
     "model": {"features": 8},
     "training": {
         "rounds": 12,
@@ -48,7 +57,10 @@ SMALL = {
 }
 SMOKE = {
     "data": {"size": 32, "images": 10},
-    "volumes": {"data": {"spacing": [6.0, 6.0, 6.0], "patch": [8, 16, 16]}},
+    "volumes": {
+        "data": {"spacing": [6.0, 6.0, 6.0], "patch": [8, 16, 16], "patches": 1},
+        "real_images": {"data": {"spacing": [6.0, 4.0, 4.0], "patch": [8, 16, 16]}},
+    },
     "model": {"features": 4},
     "training": {"rounds": 2, "batch_size": 8},
     "real_images": {"data": {"size": 48, "limit": 60}},

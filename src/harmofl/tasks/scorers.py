@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from harmofl.data.images import LabelledImages
+from harmofl.tasks.surfaces import Distances, surface_distances
 
 Scores = dict[str, float]
 
@@ -77,7 +77,9 @@ def _log_odds(logits: Tensor, label: int) -> Tensor:
 
 
 class SegmentationScorer:
-    """Dice per image, precision, recall, Dice per case, and HD95 (in pixels) if thorough.
+    """Dice per image, precision, recall, Dice per case, and distances between surfaces if thorough.
+
+    HD95 is in pixels. Of volumes, HD95, the mean distance and the surface Dice are in millimetres.
 
     `dice_with_background` counts the background as one more class: easy to get right, it lifts the score.
 
@@ -90,7 +92,7 @@ class SegmentationScorer:
         self._thorough = thorough
         self._counts: list[Tensor] = []
         self._groups: list[Tensor] = []
-        self._distances: list[Tensor] = []
+        self._distances: list[Distances] = []
 
     def add(self, logits: Tensor, batch: LabelledImages) -> None:
         """Count hits, false alarms and misses of every image and class."""
@@ -101,7 +103,7 @@ class SegmentationScorer:
         self._counts.append(get_confusion_matrix(found, truth).double())
         self._groups.append(batch.groups)
         if self._thorough:
-            self._distances.append(_hd95(found, truth))
+            self._distances.append(surface_distances(found, truth, batch.spacings))
 
     def scores(self) -> Scores:
         """Every score over all images."""
@@ -120,12 +122,13 @@ class SegmentationScorer:
         if self._num_classes > 2:
             values = per_class.mean(dim=0).tolist()
             scores |= {f"dice_{name}": value for name, value in zip(self._names, values, strict=True)}
-        return scores | self._hd95_score()
+        return scores | self._surface_scores()
 
-    def _hd95_score(self) -> Scores:
-        """The mean over images and classes where both truth and prediction have something, if there is any."""
-        distances = torch.cat(self._distances) if self._distances else torch.empty(0)
-        return {"hd95": distances.mean().item()} if len(distances) else {}
+    def _surface_scores(self) -> Scores:
+        """The means over images and classes where both truth and prediction have something, if there is any."""
+        names = dict.fromkeys(name for distances in self._distances for name in distances)
+        each = {name: torch.cat([found[name] for found in self._distances if name in found]) for name in names}
+        return {name: values.mean().item() for name, values in each.items()}
 
 
 def _one_hot(classes: Tensor, num_classes: int) -> Tensor:
@@ -152,18 +155,3 @@ def _per_group(counts: Tensor, groups: Tensor) -> Tensor:
     _, places = torch.unique(groups, return_inverse=True)
     sums = torch.zeros(int(places.max()) + 1, *counts.shape[1:], dtype=counts.dtype)
     return sums.index_add_(0, places, counts)
-
-
-def _hd95(found: Tensor, truth: Tensor) -> Tensor:
-    """The distances of all images and foreground classes that truth and prediction both have."""
-    from monai.metrics import compute_hausdorff_distance
-
-    both = found[:, 1:].flatten(2).any(dim=2) & truth[:, 1:].flatten(2).any(dim=2)
-    images = both.any(dim=1)
-    if not images.any():
-        return torch.empty(0)
-    with warnings.catch_warnings():  # MONAI calls its own deprecated function, and warns of empty classes
-        warnings.simplefilter("ignore")
-        distances = compute_hausdorff_distance(found[images], truth[images], percentile=95)
-    chosen: Tensor = distances[both[images]]
-    return chosen

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from harmofl import registry
 from harmofl.registry import Kind
 from harmofl.tasks.scorers import ClassificationScorer, ScorerFactory, SegmentationScorer
+from harmofl.tasks.surfaces import TOLERANCE
 
 PERCENT = "%"
 
@@ -141,13 +142,21 @@ sensitivity, specificity = _of_classes("sensitivity"), _of_classes("specificity"
 dice, dice_per_case = _of_masks("dice", "Dice score"), _of_masks("dice_per_case", "Dice per case")
 dice_with_background = _of_masks("dice_with_background", "Dice score with background")
 precision, recall = _of_masks("precision"), _of_masks("recall")
-hd95 = ScoreEntry(
-    "hd95",
-    "HD95",
-    kinds=("segmentation",),
-    scorer=SegmentationScorer,
-    higher_is_better=False,
-    range=(0.0, math.inf),
-    unit="pixels",
-    slow=True,
-)
+
+
+def _distance(name: str, title: str, unit: str) -> ScoreEntry:
+    return ScoreEntry(
+        name,
+        title,
+        kinds=("segmentation",),
+        scorer=SegmentationScorer,
+        higher_is_better=False,
+        range=(0.0, math.inf),
+        unit=unit,
+        slow=True,
+    )
+
+
+hd95 = _distance("hd95", "HD95", "pixels")
+hd95_mm, assd_mm = _distance("hd95_mm", "HD95", "mm"), _distance("assd_mm", "mean surface distance", "mm")
+surface_dice = replace(_of_masks("surface_dice", f"surface Dice at {TOLERANCE:g} mm"), slow=True)

@@ -8,22 +8,26 @@ import torch
 from torch import Tensor
 
 from harmofl.data.images import ImageSet, split_into_batches
-from harmofl.devices import to_device
+from harmofl.data.volumes import VolumeSet
 from harmofl.errors import UsageError
 from harmofl.methods.model import Model
 from harmofl.settings import Settings
 from harmofl.tasks.scorers import Scorer, Scores
 from harmofl.tasks.scores import Score
+from harmofl.tasks.sliding import Mirrored, predict_images
 from harmofl.tasks.task import Task
 
 
 def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
     """Return loss, metric and other scores of a model in eval mode over all images; a batch is in memory at a time."""
     device = next(model.parameters()).device
+    used = Mirrored(model) if settings.prediction.mirror else model
     loss, scorers, total = task.loss(settings), task.scorers(settings, thorough), 0.0
-    for places in scored_together(len(images), settings):
+    one_by_one = isinstance(images, VolumeSet)  # they may differ in size
+    together = torch.arange(len(images)).split(1) if one_by_one else scored_together(len(images), settings)  # type: ignore[no-untyped-call]
+    for places in together:
         batch = images.load(places)
-        logits = model(to_device(batch.images, device)).cpu()
+        logits = predict_images(used, batch.images, settings, device)
         total += float(loss(logits, batch.targets)) * len(batch)
         for scorer in scorers:
             scorer.add(logits, batch)

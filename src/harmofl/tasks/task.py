@@ -12,11 +12,13 @@ from harmofl.data.folder import ImageFolder, open_folder
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, join_sets, split
 from harmofl.data.layouts.layout import Layout
 from harmofl.data.samples import POOLED
+from harmofl.data.volumes import to_patches
 from harmofl.errors import UsageError, unknown_name
 from harmofl.events import Watch, ignore
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
 from harmofl.models.network import build_network
+from harmofl.models.volumes import Volume
 from harmofl.registry import Kind, Registry
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.losses import Loss
@@ -108,6 +110,11 @@ class Task:
         if self.phantom and not data.folder and data.images < self.phantom.fewest_images:
             raise UsageError(f"data.images = {data.images}: {self.name} needs at least {self.phantom.fewest_images}")
 
+        if data.dimensions == 3:
+            check_volumes(self, settings)
+        elif 2 not in registry.networks.find(settings.model.network).dimensions:
+            raise UsageError(f"model.network = {settings.model.network!r}: it is for data.dimensions = 3 only")
+
     def _check_choice(self, setting: str, known: Registry[Any], name: str) -> None:
         """Raise an error for an unknown name, or for something that is for another kind of task."""
         if self.kind not in known.find(name).kinds:
@@ -146,21 +153,31 @@ class Task:
         """One site's images, split; the name POOLED stands for the union of all training images."""
         source = source or self.open(data)
         parts = {site: source.parts(site) for site in (self.sites_of(data) if name == POOLED else (name,))}
+        trains = {site: to_patches(train, data) for site, (train, _, _) in parts.items()}
         return Site(
             name=name,
-            train=join_sets([train for train, _, _ in parts.values()]) if name == POOLED else parts[name][0],
+            train=join_sets(list(trains.values())) if name == POOLED else trains[name],
             val={site: val for site, (_, val, _) in parts.items()},
             test={site: test for site, (_, _, test) in parts.items()},
-            train_of={site: train for site, (train, _, _) in parts.items()},
+            train_of=trains,
         )
 
     def classes_of(self, data: DataSettings) -> tuple[str, ...]:
         """The classes' names; the first is background in segmentation."""
         return tuple(data.classes or self.classes)
 
-    def image_shape(self, data: DataSettings) -> tuple[int, int, int]:
-        """The (C, H, W) of the images that reach the harmonizer."""
-        return (data.channels or self.phantom_channels(data), data.size, data.size)
+    def image_shape(self, data: DataSettings) -> tuple[int, ...]:
+        """The (C, H, W) of the images that reach the harmonizer, or (C, D, H, W) of volumes."""
+        return (data.channels or self.phantom_channels(data), *data.input_size)
+
+    def picture_shape(self, data: DataSettings) -> tuple[int, int, int]:
+        """The same where only images will do."""
+        if data.dimensions == 3:
+            raise UsageError(
+                "data.dimensions = 3: this works on images, not on volumes; train with data.dimensions = 2"
+            )
+        channels, height, width = self.image_shape(data)
+        return channels, height, width
 
     def phantom_channels(self, data: DataSettings) -> int:
         """How many channels the synthetic hospitals' images, or volumes, have."""
@@ -203,5 +220,29 @@ class Task:
             settings.model.features,
             settings.model.norm,
             settings.seed,
+            volume_of(settings),
         )
         return Model(method.harmonizer(shape), network)
+
+
+def volume_of(settings: Settings) -> Volume | None:
+    """What a network must know of the volumes that it sees; None where it sees images."""
+    data = settings.data
+    if data.dimensions == 2:
+        return None
+    depth, height, width = data.input_size
+    strides = tuple((first, second, third) for first, second, third in settings.model.strides or ())
+    slices, rows, columns = data.spacing or (1.0, 1.0, 1.0)
+    return Volume((depth, height, width), (slices, rows, columns), strides)
+
+
+def check_volumes(task: Task, settings: Settings) -> None:
+    """Raise an error for settings that do not go with `data.dimensions = 3`."""
+    data, network = settings.data, settings.model.network
+    if data.neighbours:
+        raise UsageError(f"data.neighbours = {data.neighbours}: must be 0 with data.dimensions = 3: volumes stay whole")
+    if 3 not in registry.networks.find(network).dimensions:
+        fitting = [entry.name for entry in registry.networks if 3 in entry.dimensions and task.kind in entry.kinds]
+        raise UsageError(f"model.network = {network!r}: for data.dimensions = 3 there are {', '.join(fitting)}")
+    if data.is_synthetic and task.phantom and not task.phantom.volume_channels:
+        raise UsageError(f"data.dimensions = 3: the synthetic hospitals of {task.name} have no volumes; give --data")

@@ -78,7 +78,8 @@ def make_volumes(
     ]
     images, masks = (torch.cat(part) for part in zip(*parts, strict=True))
     shape = (slices, size, size) if spacing is None else _resampled_shape(spacing, size)
-    return LabelledImages(*_resample(images, masks, shape), torch.arange(cases))
+    steps = torch.tensor(spacing or own_spacing(site, size, shift), dtype=torch.float64)
+    return LabelledImages(*_resample(images, masks, shape), torch.arange(cases), steps.repeat(cases, 1))
 
 
 def _with_field_of_view(patients: prostate.Patients, centimetres: float) -> prostate.Patients:
