@@ -60,7 +60,7 @@ def plan_strides(patch: Sequence[int], spacing: Sequence[float]) -> Strides:
         A stride of 1 or 2 for each axis, level by level.
 
     >>> plan_strides((16, 64, 64), (3.0, 0.8, 0.8))
-    ((1, 2, 2), (1, 2, 2), (2, 2, 2), (2, 2, 2))
+    ((1, 2, 2), (2, 2, 2), (2, 2, 2), (1, 2, 2))
     """
     sizes, steps = list(patch), list(spacing)
     levels: list[tuple[int, int, int]] = []
