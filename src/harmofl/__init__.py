@@ -10,6 +10,7 @@ from harmofl.version import __version__ as __version__
 if TYPE_CHECKING:
     from harmofl.api import adapt as adapt
     from harmofl.api import check_data as check_data
+    from harmofl.api import compare_data as compare_data
     from harmofl.api import evaluate as evaluate
     from harmofl.api import export as export
     from harmofl.api import load_model as load_model
@@ -43,6 +44,7 @@ _HOMES = {
     "UsageError": "harmofl.errors",
     "adapt": "harmofl.api",
     "check_data": "harmofl.api",
+    "compare_data": "harmofl.api",
     "evaluate": "harmofl.api",
     "export": "harmofl.api",
     "load_model": "harmofl.api",

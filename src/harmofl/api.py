@@ -17,6 +17,7 @@ from harmofl.runs.model_folder import find_model_folder, open_model
 from harmofl.tasks.scorers import Scores
 
 if TYPE_CHECKING:
+    from harmofl.analysis.comparison import Comparison
     from harmofl.data.check import Check
     from harmofl.inference.adaptation import AdaptationSummary
     from harmofl.inference.outcomes import Outcome
@@ -123,6 +124,45 @@ def check_data(
             clean_manifest=_path(clean_manifest),
             watch=shown,
         )
+
+
+def compare_data(
+    task: str | None = None,
+    *,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    watch: Watch = ignore,
+    progress: bool = True,
+) -> Comparison:
+    """Compare the hospitals of a folder, or synthetic ones, before training.
+
+    Args:
+        task: what is to be learned, such as "segmentation"; may also come from `config`.
+        data: the folder with the images; the task's synthetic hospitals if there is none, here or in `config`.
+        out: a folder for the page (compare.html) and its numbers (compare.json), if they are wanted.
+        preset: where the settings start from.
+        config: a TOML file with settings.
+        settings: single settings as {"section.name": value}.
+        watch, progress: as in `train`.
+
+    Returns:
+        A survey of every hospital, how far apart they look, and advice with its reason.
+
+    >>> comparison = compare_data("prostate", preset="smoke", settings={"data.shift": 0})
+    >>> comparison.advice[0].title
+    'Nothing needs to be done about how images look'
+    """
+    from harmofl.reporting import comparison_page
+
+    with show_progress(progress, watch) as shown:
+        chosen = comparison_page.settings_to_compare(task, _path(data), preset, _path(config), settings)
+        compared = comparison_page.compare_images(chosen, shown)
+        if out is not None:
+            comparison_page.write_comparison(Path(out), compared, watch=shown)
+    return compared.comparison
 
 
 def load_model(folder: str | Path, site: str | None = None, method: Method | None = None) -> nn.Module:

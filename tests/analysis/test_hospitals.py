@@ -90,7 +90,7 @@ def test_images_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.M
 def test_a_patient_is_one_whatever_is_split(tmp_path: Path) -> None:
     by_image = {"data.split_by": "image"}
     phantom = opened(**by_image, **{"data.images": 24})
-    whole = phantom._source.whole("hospital-0")
+    whole = phantom.source.whole("hospital-0")
     images, names = phantom.some("hospital-0")
     assert names == [f"image {number + 1}" for number in range(len(whole))]
     assert len(images.groups.unique()) == len(whole.groups.unique()) < len(whole)

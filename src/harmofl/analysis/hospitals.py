@@ -78,14 +78,14 @@ class Hospitals(TaskImages):
         self.settings = settings
         self.task: Task = registry.tasks.find(settings.task)
         self.sites = self.task.sites_of(settings.data)
-        self._source = self.task.open(settings.data)
+        self.source = self.task.open(settings.data)
         self._kept: dict[str, Parts] = {}
 
     def parts(self, site: str) -> Parts:
         """A site's images: train, val and test."""
         if site in self._kept:
             return self._kept[site]
-        parts = self._source.parts(site)
+        parts = self.source.parts(site)
         kept = [part for others in self._kept.values() for part in others]
         if sum(part.nbytes for part in (*kept, *parts)) <= LARGEST_KEPT:
             self._kept[site] = parts
@@ -102,15 +102,15 @@ class Hospitals(TaskImages):
         patients = self._patients(site, torch.cat([part.groups for part in parts]))
         images = replace(images, groups=first_of_same(images.groups, patients))  # in two parts they were two patients
         places = draw_places(len(images), min(len(images), MOST_IMAGES), self.settings.data.seed, site)
-        names = [image_name(self._source, site, images, place) for place in places.tolist()]
+        names = [image_name(self.source, site, images, place) for place in places.tolist()]
         return images.at(places), names
 
     def _patients(self, site: str, groups: Tensor) -> Tensor:
         """Whose images they are: split by image, a folder's groups are its samples, whoever they are of."""
-        if not isinstance(self._source, ImageFolder) or self.settings.data.split_by == "patient":
+        if not isinstance(self.source, ImageFolder) or self.settings.data.split_by == "patient":
             return groups
         first: dict[str | int, int] = {}
-        samples = enumerate(self._source.decoded(site).samples)
+        samples = enumerate(self.source.decoded(site).samples)
         return torch.tensor([first.setdefault(sample.patient or number, number) for number, sample in samples])[groups]
 
     def batches(self, images: ImageSet) -> Iterator[LabelledImages]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harmofl.cli.completion import complete_preset, complete_task
-from harmofl.cli.options import Assignments, Config, PluginFiles, Quiet
+from harmofl.cli.options import Assignments, Config, Data, PluginFiles, Preset, Quiet, Task
 
 data_app = typer.Typer(help="Look at a folder of images before training on it.", no_args_is_help=True)
 
@@ -61,3 +61,42 @@ def check(
     show_check(check, picture, as_json, clean_manifest)
     if not check.ok:
         raise typer.Exit(2)
+
+
+@data_app.command("compare")
+def compare(
+    task: Task = None,
+    data: Data = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for a page with pictures, and its numbers.")
+    ] = None,
+    preset: Preset = None,
+    config: Config = None,
+    assignments: Assignments = [],  # noqa: B006
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
+    quiet: Quiet = False,
+) -> None:
+    """How hospitals differ, and what follows for training: harmonize, keep statistics at the site, personalize.
+
+    A folder:  harmofl data compare --task segmentation --data my-images --out comparison
+
+    Synthetic hospitals:  harmofl data compare --task prostate --set data.shift=0
+    """
+    from harmofl import api
+    from harmofl.cli.comparison_tables import show_comparison
+    from harmofl.displays import open_display
+    from harmofl.settings import parse_assignments
+
+    with open_display(quiet or as_json) as watch:
+        comparison = api.compare_data(
+            task,
+            data=data,
+            out=out,
+            preset=preset,
+            config=config,
+            settings=parse_assignments(assignments),
+            watch=watch,
+            progress=False,
+        )
+    show_comparison(comparison, as_json, out)

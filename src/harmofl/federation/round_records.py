@@ -36,14 +36,9 @@ def record_problem(request: Request, site: str, problem: str) -> Record:
 
 
 def record_round(
-    number: int,
-    losses: Sequence[float],
-    scores: Mapping[str, float],
-    seconds: float,
-    others: Sequence[Record],
-    shortened: Mapping[str, float] | None = None,
+    number: int, losses: Sequence[float], scores: Mapping[str, float], seconds: float, others: Sequence[Record]
 ) -> Record:
-    """The server's own record of a round: means over sites, who is left out, and whose update was shortened."""
+    """The server's own record of a round: means over sites, and who is left out."""
     record: Record = {
         "round": number,
         "site": SERVER,
@@ -54,8 +49,7 @@ def record_round(
     if scores:
         record["previous_val"] = statistics.fmean(scores.values())
     left_out = [other["site"] for other in others if "error" in other]
-    named = {"left_out": left_out, "shortened": dict(shortened or {})}
-    return record | {name: value for name, value in named.items() if value}
+    return record | ({"left_out": left_out} if left_out else {})
 
 
 def _traffic(request: Request, reply: Reply) -> Record:

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from harmofl.reporting.page_numbers import (
 )
 from harmofl.reporting.style import to_svg
 from harmofl.reporting.tables import Table, methods_of, score_table
+from harmofl.reporting.templates import render
 from harmofl.reporting.words import summarize, title_for
 from harmofl.runs.finished import FinishedRun
 
@@ -110,7 +110,8 @@ def write_page(
     pictures = dict(additions.pictures or pictures_of(runs))
     if samples_figure is not None:
         pictures["samples"] = Picture(samples_figure, SAMPLES_CAPTION)
-    page = _render(
+    page = render(
+        "page.html.j2",
         title=title,
         sentences=[_unbroken(sentence) for sentence in summary_sentences],
         task=runs[0].task,
@@ -163,14 +164,6 @@ def _free(folder: Path) -> Path:
     """The folder, or the first of that name with a number that is not there yet."""
     names = (folder.name, *(f"{folder.name}-{number}" for number in range(2, 1000)))
     return next(place for place in map(folder.with_name, names) if not place.exists())
-
-
-def _render(**values: Any) -> str:
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = resources.files("harmofl.reporting").joinpath("page.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(source).render(**values)
 
 
 def _unbroken(sentence: str) -> str:

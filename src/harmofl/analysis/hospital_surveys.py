@@ -1,0 +1,66 @@
+"""The surveys of all hospitals whose images are here: a folder's, or a phantom's."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from harmofl.analysis.hospitals import Hospitals, has_colours
+from harmofl.analysis.survey import Originals, Survey, Surveyed, survey_site
+from harmofl.data.folder import ImageFolder
+from harmofl.data.images import Parts
+from harmofl.devices import threads
+from harmofl.events import StepDone, Watch, ignore
+from harmofl.settings import Settings
+from harmofl.tasks.task import Source, Task
+
+ALL_AT_HAND = 1
+"""Where all images are in one place, nothing needs to be hidden."""
+
+
+def surveys_of(settings: Settings, watch: Watch = ignore) -> dict[str, Survey]:
+    """Survey every hospital of a folder or phantom."""
+    hospitals = Hospitals(settings)
+    surveys = {}
+    with threads(settings.federation.threads):
+        for number, site in enumerate(hospitals.sites):
+            watch(StepDone(f"looking at the images of {site}", number, len(hospitals.sites)))
+            parts = hospitals.parts(site)
+            surveyed = surveyed_site(hospitals.task, settings, site, parts, hospitals.source, ALL_AT_HAND)
+            surveys[site] = survey_site(site, surveyed)
+    return surveys
+
+
+def surveyed_site(task: Task, settings: Settings, site: str, parts: Parts, source: Source, fewest: int) -> Surveyed:
+    """A hospital's images as a survey sees them; `site`: its name among the images."""
+    train, val, test = parts
+    return Surveyed(
+        train=train,
+        others=len(val) + len(test),
+        patients=len(torch.unique(train.groups)),
+        classes=task.classes_of(settings.data),
+        colours=settings.data.dimensions == 2 and has_colours(task, settings.data),
+        fewest=fewest,
+        seed=settings.data.seed,
+        originals=_originals(source, site) if isinstance(source, ImageFolder) else Originals(),
+    )
+
+
+def _originals(folder: ImageFolder, site: str) -> Originals:
+    """Sizes and values of a site's files."""
+    entry = folder.decoded(site).entry
+    if entry is None:
+        return Originals()
+    facts = entry.facts
+    is_volume = bool((facts["slices"] > 1).any())
+    names = ("slices", "height", "width") if is_volume else ("height", "width")
+    spacing = np.stack([facts.get(name, np.zeros(len(facts["slices"]))) for name in SPACING], axis=1)
+    return Originals(
+        sizes=torch.from_numpy(np.stack([facts[name] for name in names], axis=1)),
+        spacings=torch.from_numpy(spacing[(spacing > 0).all(axis=1)]),
+        values=torch.from_numpy(np.stack([facts[name] for name in ("minimum", "mean", "maximum")], axis=1)),
+    )
+
+
+SPACING = ("own_mm_slices", "own_mm_rows", "own_mm_columns")
+"""The facts of a file that says how far apart its voxels lie."""

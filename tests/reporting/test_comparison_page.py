@@ -1,0 +1,45 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import harmofl
+from chromium import open_page
+from folders import segmentation_folder
+from harmofl.cli import app
+from harmofl.reporting.comparison_page import NUMBERS, PAGE
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return segmentation_folder(tmp_path_factory.mktemp("images"), sites=3, patients=6)
+
+
+def test_the_page_shows_every_hospital_the_advice_and_the_command(folder: Path, tmp_path: Path) -> None:
+    comparison = harmofl.compare_data(
+        "segmentation", data=folder, preset="smoke", out=tmp_path / "out", settings={"data.cache": str(tmp_path)}
+    )
+    assert comparison.advice[0].kind == "harmonize"  # each site of the folder is brighter than the one before
+    document = open_page(tmp_path / "out" / PAGE, tmp_path / "profile")
+    for site in ("site-0", "site-1", "site-2"):
+        assert f'<th scope="row">{site}</th>' in document
+    assert "harmofl train --task segmentation --method harmofl --data" in document
+    assert document.count("<svg") == 4  # samples, histograms, spectra, probes
+    assert "40 × 40" in document
+    numbers = json.loads((tmp_path / "out" / NUMBERS).read_text())
+    assert numbers == json.loads(json.dumps(comparison.to_json()))
+    assert numbers["sites"]["site-1"]["original"][0] >= 0
+
+
+def test_the_command_prints_a_table_and_advice_or_json(folder: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    arguments = ["data", "compare", "--task", "segmentation", "--data", str(folder), "--preset", "smoke"]
+    arguments += ["--set", f"data.cache={tmp_path}", "--quiet"]
+    printed = runner.invoke(app, arguments)
+    assert printed.exit_code == 0
+    assert "site-2" in printed.output
+    assert "Harmonize the images." in printed.output
+    assert "--method harmofl" in printed.output
+    as_json = runner.invoke(app, [*arguments, "--json"])
+    assert list(json.loads(as_json.output)["sites"]) == ["site-0", "site-1", "site-2"]
