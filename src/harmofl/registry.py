@@ -136,6 +136,7 @@ methods: Registry[Method] = Registry(
         for name in (
             *("fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl"),
             *("fedavgm", "scaffold", "feddyn", "silobn", "fedper"),
+            *("momentum_sam", "fedlesam", "fedasam"),
             *("fedrdn",),
             *("median", "trimmed_mean", "krum", "geometric_median"),
             *("local", "centralized"),

@@ -46,6 +46,9 @@ def largest_difference(first: State, second: State) -> float:
         ("harmofl", {"method.band": "none", "method.radius": 0}, {}),
         ("fedbn", GROUP, GROUP),
         ("silobn", GROUP, GROUP),
+        ("momentum-sam", {"method.radius": 0}, {}),
+        ("fedlesam", {"method.radius": 0}, {}),
+        ("fedasam", {"method.adaptive_radius": 0}, {}),
         ("fedavgm", {"method.server_momentum": 0.0}, {}),
     ],
 )
@@ -77,6 +80,9 @@ def test_a_server_rule_in_its_limit_is_fedavg_up_to_rounding(
         ("moon", {}, {}),
         ("harmofl", {"method.band": "none"}, {}),
         ("harmofl", {"method.radius": 0}, {}),
+        ("momentum-sam", {}, {}),
+        ("fedlesam", {"method.radius": 0.05}, {}),
+        ("fedasam", {}, {}),
         ("fedavg", RESET, {}),
     ],
 )

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSprop
+from toys import TwoWeights
 
 from harmofl import AmplitudeNormalization, PerturbedDescent
 from harmofl.methods.steps import descend
@@ -26,22 +27,6 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 }
 
 
-class Quadratic(nn.Module):
-    """½ Σ aᵢ θᵢ² with a = (3, 2), in two weights: its gradient at (1, 2) is (3, 4), of norm 5."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
-        self.second = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
-
-    def loss(self) -> Tensor:
-        return (3 * self.first.square() + 2 * self.second.square()) / 2
-
-    @property
-    def values(self) -> list[float]:
-        return [self.first.item(), self.second.item()]
-
-
 def small_network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -55,7 +40,7 @@ def loss_of(network: nn.Module) -> Callable[[], Tensor]:
 
 
 def test_descend_makes_one_step_and_returns_the_loss_before_it() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     loss = descend(model, SGD(model.parameters(), lr=0.1), model.loss)
     assert loss.item() == pytest.approx(5.5)
     assert not loss.requires_grad
@@ -63,7 +48,7 @@ def test_descend_makes_one_step_and_returns_the_loss_before_it() -> None:
 
 
 def test_perturbed_descent_steps_with_the_gradient_found_at_the_end_of_the_perturbation() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     loss = PerturbedDescent(radius=0.5)(model, SGD(model.parameters(), lr=0.1), model.loss)
     # δ = 0.5 · (3, 4)/5 = (0.3, 0.4); the gradient at (1.3, 2.4) is (3.9, 4.8).
     assert loss.item() == pytest.approx(5.5)
@@ -73,7 +58,7 @@ def test_perturbed_descent_steps_with_the_gradient_found_at_the_end_of_the_pertu
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_perturbed_descent_is_the_optimizers_step_with_that_gradient(make: Callable[[Any], Optimizer]) -> None:
-    model, curvature = Quadratic(), torch.tensor([3.0, 2.0], dtype=torch.float64)
+    model, curvature = TwoWeights(), torch.tensor([3.0, 2.0], dtype=torch.float64)
     by_hand = nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
     optimizer, optimizer_by_hand = make(model.parameters()), make([by_hand])
     for _ in range(4):
@@ -92,7 +77,7 @@ def test_weights_are_put_back_exactly() -> None:
 
 
 def test_weights_are_put_back_exactly_if_the_second_pass_fails() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     calls = []
 
     def compute_loss() -> Tensor:
@@ -247,7 +232,7 @@ def test_micro_batches_may_be_summed_inside_the_loss_and_older_gradients_are_dro
 
 
 def test_an_optimizer_that_needs_a_closure_and_sparse_gradients_are_refused() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     with pytest.raises(TypeError, match="must not be LBFGS"):
         PerturbedDescent(radius=0.1)(model, LBFGS(model.parameters()), model.loss)
     table = nn.Embedding(5, 3, sparse=True)
@@ -281,7 +266,7 @@ def test_dropout_repeats_its_mask_and_randomness_goes_on_as_after_one_pass() -> 
 
 
 def test_a_zero_gradient_moves_nothing() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     seen = []
 
     def compute_loss() -> Tensor:
@@ -309,7 +294,7 @@ def test_a_gradient_whose_squares_underflow_never_moves_further_than_the_radius(
 
 
 def test_weights_without_a_gradient_are_left_alone() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     model.unused = nn.Parameter(torch.tensor(0.1))
     model.frozen = nn.Parameter(torch.tensor(0.2), requires_grad=False)
     optimizer = SGD(model.parameters(), lr=0.1, weight_decay=0.5)
@@ -322,7 +307,7 @@ def test_weights_without_a_gradient_are_left_alone() -> None:
 
 
 def test_the_norm_spans_all_groups_of_the_optimizer() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     optimizer = SGD([{"params": [model.first], "lr": 0.1}, {"params": [model.second], "lr": 0.2}])
     PerturbedDescent(radius=0.5)(model, optimizer, model.loss)
     assert model.values == pytest.approx([1 - 0.39, 2 - 2 * 0.48])
@@ -335,7 +320,7 @@ def test_a_radius_that_is_negative_or_not_finite_is_refused(radius: float) -> No
 
 
 def test_a_relative_radius_is_a_part_of_the_norm_of_the_weights_that_move() -> None:
-    model = Quadratic()
+    model = TwoWeights()
     model.frozen = nn.Parameter(torch.tensor(100.0), requires_grad=False)
     PerturbedDescent(radius_relative=0.2)(model, SGD(model.parameters(), lr=0.1), model.loss)
     # δ = 0.2 · √5 · (3, 4)/5; the gradient at (1 + δ₁, 2 + δ₂) is (3 + 3δ₁, 4 + 2δ₂).

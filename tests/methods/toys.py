@@ -29,6 +29,22 @@ class Point(nn.Module):
         self.x = nn.Parameter(torch.tensor(x, dtype=torch.float64))
 
 
+class TwoWeights(nn.Module):
+    """½ Σ aᵢ θᵢ² with a = (3, 2), in two weights: its gradient at (1, 2) is (3, 4), of norm 5."""
+
+    def __init__(self, first: float = 1.0, second: float = 2.0) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor(first, dtype=torch.float64))
+        self.second = nn.Parameter(torch.tensor(second, dtype=torch.float64))
+
+    def loss(self) -> Tensor:
+        return (3 * self.first.square() + 2 * self.second.square()) / 2
+
+    @property
+    def values(self) -> list[float]:
+        return [self.first.item(), self.second.item()]
+
+
 class Parabolas:
     """Sites with the losses a/2 · (x − b)², which train with plain gradient descent."""
 

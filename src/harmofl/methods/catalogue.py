@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harmofl.methods.adaptations import OwnLayers
+from harmofl.methods.adaptive_step import AdaptivePerturbedDescent
 from harmofl.methods.control_variates import ControlVariates
 from harmofl.methods.dynamic_regularization import DynamicAverage, DynamicRegularizer
 from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method
+from harmofl.methods.one_pass_steps import GlobalPerturbedDescent, MomentumPerturbedDescent
 from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage, ServerMomentum
@@ -127,6 +129,30 @@ fedrdn = Method(
     paper="Yan et al., CVPR 2025",
     idea="Training images are normalized with the mean and deviation of a random site, test images with their own.",
     limit="every site's images have mean 0 and deviation 1",
+)
+
+momentum_sam = Method(
+    "Momentum-SAM",
+    step=MomentumPerturbedDescent(),
+    paper="Becker, Altrock and Risse, 2024",
+    idea="Steps descend with the gradient at weights perturbed along the optimizer's momentum, in a single pass.",
+    limit="radius = 0, or an optimizer without momentum",
+)
+
+fedlesam = Method(
+    "FedLESAM",
+    step=GlobalPerturbedDescent(),
+    paper="Fan et al., ICML 2024",
+    idea="Steps descend with the gradient at weights perturbed along the difference of the last two global models.",
+    limit="radius = 0",
+)
+
+fedasam = Method(
+    "FedASAM",
+    step=AdaptivePerturbedDescent(adaptive_radius=0.5, offset=0.01),
+    paper="Caldarola, Caputo and Ciccone, ECCV 2022",
+    idea="Steps descend with the gradient at perturbed weights, where every weight moves in proportion to its size.",
+    limit="adaptive_radius = 0",
 )
 
 median = Method(

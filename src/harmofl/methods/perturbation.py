@@ -105,13 +105,28 @@ class Buffers:
 def climb(weights: list[Tensor], radius: float | Tensor) -> None:
     """Move weights by so much along their gradient, of which the norm is that over all of them."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
-    if any(gradient.layout != torch.strided for gradient in gradients):
-        raise TypeError("gradients must be dense: a perturbed step cannot climb along sparse ones (sparse=True)")
     if gradients:
-        # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such gradients move next to
-        # nothing, and a zero gradient moves nothing.
-        norm = get_total_norm(gradients).clamp_min(max(1e-19, torch.finfo(gradients[0].dtype).tiny))
-        torch._foreach_add_(weights, torch._foreach_mul(torch._foreach_div(gradients, norm), radius))
+        move_along(weights, gradients, radius)
+
+
+@torch.no_grad()
+def move_along(
+    weights: Sequence[Tensor],
+    directions: Sequence[Tensor],
+    radius: float | Tensor,
+    scales: Sequence[Tensor] | None = None,
+) -> None:
+    """Move weights by so much along directions, divided by their norm over all weights.
+
+    `scales`: numbers by which each weight's own move is multiplied afterwards.
+    """
+    if any(direction.layout != torch.strided for direction in directions):
+        raise TypeError("gradients must be dense: a perturbed step cannot climb along sparse ones (sparse=True)")
+    # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such directions move next to
+    # nothing, and a zero one moves nothing.
+    norm = get_total_norm(directions).clamp_min(max(1e-19, torch.finfo(directions[0].dtype).tiny))
+    moves = torch._foreach_mul(torch._foreach_div(list(directions), norm), radius)
+    torch._foreach_add_(list(weights), moves if scales is None else torch._foreach_mul(moves, list(scales)))
 
 
 def _random_state(device: torch.device) -> Tensor:
