@@ -8,15 +8,20 @@ import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 from harmofl.errors import RunError, UsageError
 from harmofl.files import what_failed
 
 PREFIX = "harmofl: "
+TRAINED = "trained="
 
 
 def main() -> None:
-    """Train as this process's arguments say: settings file, folder, number of workers, and perhaps `resume`."""
+    """Train as this process's arguments say: settings file, folder, number of workers, and perhaps `resume`.
+
+    The option `trained=FOLDER` names a folder for what rounds of training gave, which another cell may use.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the experiment's to handle
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format=f"{PREFIX}%(message)s")
@@ -33,7 +38,9 @@ def _train(config: str, out: str, workers: str, *options: str) -> None:
     from harmofl.displays.plain import PlainDisplay  # after the thread: it may take seconds
     from harmofl.federation.training import train
 
-    train(config=config, out=out, workers=int(workers), resume="resume" in options, watch=PlainDisplay())
+    trained = next((Path(option.removeprefix(TRAINED)) for option in options if option.startswith(TRAINED)), None)
+    resume = "resume" in options
+    train(config=config, out=out, workers=int(workers), resume=resume, watch=PlainDisplay(), trained=trained)
 
 
 def _leave_with_parent() -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from harmofl.experiments.cells import Cell
-from harmofl.experiments.child import PREFIX
+from harmofl.experiments.child import PREFIX, TRAINED
 from harmofl.files import write_whole
 from harmofl.runs.folder import RunFolder
 
@@ -21,12 +21,14 @@ SECONDS_TO_LEAVE = 10
 class CellProcess:
     """A cell that is being run, from the start or from where its folder left off."""
 
-    def __init__(self, cell: Cell, out: Path, workers: int) -> None:
+    def __init__(self, cell: Cell, out: Path, workers: int, trained: Path | None = None) -> None:
+        """`trained`: a folder for what rounds of training gave, which another cell may use."""
         self.cell = cell
         self.run = RunFolder(out / cell.path)
         config, self._log = (self.run.path.with_name(self.run.path.name + end) for end in (".toml", ".log"))
         write_whole(config, cell.settings.to_toml())
         options = [str(config), str(self.run.path), str(workers), *(["resume"] if self.run.config.exists() else [])]
+        options += [f"{TRAINED}{trained}"] if trained else []
         self._started = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

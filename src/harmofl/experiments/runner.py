@@ -18,6 +18,7 @@ from harmofl.experiments.kept import Kept
 from harmofl.experiments.plan import copy_plan
 from harmofl.experiments.processes import CellProcess
 from harmofl.experiments.results import Results, gather
+from harmofl.experiments.shared_trainings import SharedTrainings
 from harmofl.experiments.shipped import find_plan
 from harmofl.experiments.writing import write_results
 from harmofl.extras import require
@@ -146,6 +147,7 @@ class Runner:
         self.todo = [cell for cell in results.missing if cell.path not in errors]
         self._unusable = [(cell, errors[cell.path]) for cell in results.missing if cell.path in errors]
         self._running: list[CellProcess] = []
+        self._trainings = SharedTrainings(out, self.todo)
 
     @property
     def _experiment(self) -> Experiment:
@@ -159,8 +161,9 @@ class Runner:
             self._end(cell, 0.0, error)
         try:
             while self.todo or self._running:
-                while self.todo and len(self._running) < jobs:
-                    self._running.append(CellProcess(self.todo.pop(0), self._out, workers))
+                while len(self._running) < jobs and (following := self._take_next()):
+                    trained = self._trainings.folder_for(following)
+                    self._running.append(CellProcess(following, self._out, workers, trained))
                 for process in [process for process in self._running if process.has_ended]:
                     self._running.remove(process)
                     self._finish(process)
@@ -171,12 +174,21 @@ class Runner:
             for process in self._running:
                 process.stop()
 
+    def _take_next(self) -> Cell | None:
+        """Take a cell from those to do, but none whose training is under way: it will find what that gave."""
+        under_way = [process.cell for process in self._running]
+        cell = self._trainings.choose(self.todo, under_way)
+        if cell:
+            self.todo.remove(cell)
+        return cell
+
     def _finish(self, process: CellProcess) -> None:
         cell, error = process.cell, process.error()
         if error is None:
             self._results.runs[cell.path] = read_run(process.run.path)
             if self._store:
                 self._store.keep(self._experiment, cell, process.run.path)
+        self._trainings.release(cell, self.todo)
         self._end(cell, process.seconds, error)
 
     def _end(self, cell: Cell, seconds: float, error: str | None) -> None:

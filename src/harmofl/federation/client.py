@@ -21,6 +21,7 @@ from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
 from harmofl.methods.model import Model
@@ -74,16 +75,19 @@ class Client:
         tell: Tell = describe_fully,
         keeps_model: bool = False,
         facts: DataFacts | None = None,
+        trained: TrainedRounds | None = None,
     ) -> None:
         """`keeps_model`: write the selected model at the site, also where the server has all of it.
 
-        `facts`: of the images, for the description of a model that is written here.
+        `facts`: of the images, for the description of a model that is written here. `trained`: rounds of training that
+        need not be repeated.
         """
         self.site = site
         self.task = task
         self.method = method
         self.settings = settings
         self.facts = facts
+        self.trained = trained
         self.model = model
         self.store = store
         self.model_folder = model_folder
@@ -135,12 +139,17 @@ class Client:
         kept, memories = self._receive(request, version=request.round - 1)
         scores = self._scores() if request.score else {}
         try:
-            reply = self._train_from(request, select_prefix("optimizer", kept), memories)
+            trained = self.trained.find(request, kept) if self.trained else None
+            if trained is None:
+                trained = self._train_from(request, select_prefix("optimizer", kept), memories)
+                if self.trained:
+                    self.trained.keep(request, kept, trained)
+            self._keep(request, trained.kept)
         except Exception as error:  # the scores of the model that was received still count
             return replace(self._report(error), metrics=scores)
-        return replace(reply, metrics={**reply.metrics, **scores})
+        return replace(trained.reply, metrics={**trained.reply.metrics, **scores})
 
-    def _train_from(self, request: Request, optimizer_state: State, memories: Mapping[str, Memory]) -> Reply:
+    def _train_from(self, request: Request, optimizer_state: State, memories: Mapping[str, Memory]) -> Trained:
         optimizer = build_optimizer(self.model.network, self.settings.training, request.round)
         restore_optimizer(optimizer, optimizer_state)
         views = self._start_round(request.round, memories)
@@ -155,8 +164,7 @@ class Client:
         for name, piece in self.pieces.items():
             piece.finish(replace(views[name], num_steps=num_steps))
         self._refuse_to_reveal(memories)
-        self._keep(request, optimizer, memories)
-        return Reply(
+        reply = Reply(
             site=self.site.name,
             state=snapshot(self.model.network, self.shared),
             sent=collect_sent(memories),
@@ -164,6 +172,10 @@ class Client:
             num_steps=num_steps,
             metrics={"train": summary | {"seconds": seconds}},
         )
+        kept = collect_kept(memories)
+        if self.settings.training.optimizer_state == "keep":
+            kept |= add_prefix("optimizer", optimizer_tensors(optimizer))
+        return Trained(reply, kept)
 
     def _start_round(self, number: int, memories: Mapping[str, Memory]) -> dict[str, LocalRound]:
         """The round as each piece sees it: all the same but for its memory."""
@@ -228,11 +240,8 @@ class Client:
                     "not shared (data.min_images_for_amplitude)"
                 )
 
-    def _keep(self, request: Request, optimizer: Optimizer, memories: Mapping[str, Memory]) -> None:
+    def _keep(self, request: Request, kept: State) -> None:
         """Write the version of this round, and drop those that no round will start from again."""
-        kept = collect_kept(memories)
-        if self.settings.training.optimizer_state == "keep":
-            kept |= add_prefix("optimizer", optimizer_tensors(optimizer))
         self.store.save(request.round, kept)
         self.store.prune({*request.keep, request.round})
 

@@ -37,11 +37,18 @@ def obstacle_to_workers(method: Method) -> str:
 
 @contextmanager
 def simulate(
-    settings: Settings, method: Method, folder: Path, source: Source | None = None
+    settings: Settings, method: Method, folder: Path, source: Source | None = None, trained: Path | None = None
 ) -> Iterator[InProcess | Workers]:
-    """The transport for all sites on this machine; `source`: the images, if this process has them open already."""
+    """The transport for all sites on this machine.
+
+    `source`: the images, if this process has them open already. `trained`: a folder for what rounds of training gave.
+    """
     count = num_workers(settings, method)
-    transport = Workers(settings, method, folder, count) if count > 1 else InProcess(settings, method, folder, source)
+    transport: InProcess | Workers
+    if count > 1:
+        transport = Workers(settings, method, folder, count, trained)
+    else:
+        transport = InProcess(settings, method, folder, source, trained)
     try:
         yield transport
     finally:

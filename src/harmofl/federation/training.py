@@ -40,11 +40,13 @@ def train(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     watch: Watch = ignore,
+    trained: Path | None = None,
 ) -> Record:
     """Train one method on one task and return the summary; everything else lies in the folder `out`.
 
     `settings` are single settings as {"section.name": value}. With no data the task's phantom is used. A run that is
-    resumed needs nothing but its folder.
+    resumed needs nothing but its folder. `trained`: a folder in which sites leave and find what rounds of training
+    gave.
     """
     if resume and config is None:
         RunFolder(Path(out)).check_start(resume)
@@ -60,7 +62,9 @@ def train(
         resolved = resolved.with_values("data", folder=os.path.abspath(str(resolved.data.folder)))
     check_start(resolved, Path(out), resume)
     images = open_images(resolved, watch)
-    return run_federation(resolved, images.facts, chosen, Path(out), resume, watch, source=images.source)
+    return run_federation(
+        resolved, images.facts, chosen, Path(out), resume, watch, source=images.source, trained=trained
+    )
 
 
 def check_start(settings: Settings, out: Path, resume: bool) -> None:
@@ -83,6 +87,7 @@ def run_federation(
     watch: Watch,
     transport: AbstractContextManager[Transport] | None = None,
     source: Source | None = None,
+    trained: Path | None = None,
 ) -> Record:
     """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated.
 
@@ -104,7 +109,7 @@ def run_federation(
     try:
         if resume and folder.summary.exists():
             return folder.read_summary()
-        reached = transport or simulate(settings, method, out, source)
+        reached = transport or simulate(settings, method, out, source, trained)
         with threads(settings.federation.threads), reached as sites:
             return Server(task, method, settings, sites, folder, identifier, watch, source).run()
     except (OSError, DiskError) as error:

@@ -12,6 +12,7 @@ from harmofl.devices import threads
 from harmofl.errors import DiskError
 from harmofl.federation.client import Client, describe_fully
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.trained_rounds import TrainedRounds
 from harmofl.files import find_disk_failure, what_failed
 from harmofl.methods.method import Method
 from harmofl.runs.finished import read_facts
@@ -53,6 +54,8 @@ class Clients:
     folder: Path
     source: Source | None = None
     """The images; opened when first needed, and once."""
+    trained: Path | None = None
+    """A folder for what rounds of training gave (`trained_rounds.py`)."""
     _made: dict[str, Client] = field(default_factory=dict)
 
     def answer(self, site: str, request: Request) -> Reply:
@@ -75,12 +78,14 @@ class Clients:
             task, run = registry.tasks.find(self.settings.task), RunFolder(self.folder)
             self.source = self.source or task.open(self.settings.data)
             model = next((client.model for client in self._made.values()), None)
+            facts = read_facts(run.path)
             self._made[site] = Client(
                 site=task.load_site(site, self.settings.data, self.source),
                 task=task,
                 method=self.method,
                 settings=self.settings,
-                facts=read_facts(run.path),
+                facts=facts,
+                trained=TrainedRounds(self.trained, site, self.settings, self.method, facts) if self.trained else None,
                 model=model or task.build_model(self.settings, self.method),
                 store=run.site_store(site),
                 model_folder=run.model / "sites" / site,
@@ -92,10 +97,17 @@ class Clients:
 class InProcess:
     """All sites in this process, one after the other."""
 
-    def __init__(self, settings: Settings, method: Method, folder: Path, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        method: Method,
+        folder: Path,
+        source: Source | None = None,
+        trained: Path | None = None,
+    ) -> None:
         self._sites = registry.tasks.find(settings.task).participants(method, settings.data)
         self._threads = settings.federation.threads
-        self._clients = Clients(settings, method, folder, source)
+        self._clients = Clients(settings, method, folder, source, trained)
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """Every site is always there."""

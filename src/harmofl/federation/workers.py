@@ -55,11 +55,11 @@ def code_to_carry(method: Method) -> bytes:
 class Worker:
     """A process that answers for sites, one request at a time, in the encoding that travels between machines."""
 
-    def __init__(self, settings: Settings, method: Method, folder: Path) -> None:
+    def __init__(self, settings: Settings, method: Method, folder: Path, trained: Path | None = None) -> None:
         context, code = worker_context(), code_to_carry(method)
         self.connection, other_end = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_serve, args=(other_end, settings, code, folder), daemon=True
+            target=_serve, args=(other_end, settings, code, folder, trained), daemon=True
         )
         with hold_interrupts(), hide_main_script(unless_in=code):
             self.process.start()
@@ -106,9 +106,11 @@ class Worker:
 class Workers:
     """Several processes train sites side by side; results do not depend on their number."""
 
-    def __init__(self, settings: Settings, method: Method, folder: Path, count: int) -> None:
+    def __init__(
+        self, settings: Settings, method: Method, folder: Path, count: int, trained: Path | None = None
+    ) -> None:
         self._sites = registry.tasks.find(settings.task).participants(method, settings.data)
-        self._arguments = (settings, method, folder)
+        self._arguments = (settings, method, folder, trained)
         worker_context()  # its clean process imports what workers need ...
         for name in SLOW_IMPORTS:  # ... while this one imports the same, for the server
             import_module(name)
@@ -156,7 +158,7 @@ class Workers:
             worker.stop()
 
 
-def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path) -> None:
+def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path, trained: Path | None) -> None:
     """A worker's life: answer requests until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
@@ -165,7 +167,7 @@ def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path
     method, entries = pickle.loads(code)
     for entry in entries:
         registry.register(entry)
-    clients = Clients(settings, method, folder)
+    clients = Clients(settings, method, folder, trained=trained)
     while True:
         try:
             site = connection.recv_bytes().decode()
