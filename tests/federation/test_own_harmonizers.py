@@ -19,8 +19,8 @@ from harmofl.runs.site_models import models_for
 from harmofl.settings import resolve
 from runs import SITES, differences, stop_after_round, tensors, tiny, train, weights
 
-METHODS = ["fedrdn"]
-SMOKE = {"training.rounds": 1, "data.size": 32, "federation.workers": 1}
+METHODS = ["fedrdn", "sitealign"]
+SMOKE = {"training.rounds": 1, "data.size": 32, "data.min_images_for_amplitude": 2, "federation.workers": 1}
 
 
 @pytest.mark.parametrize("method", METHODS)

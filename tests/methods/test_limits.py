@@ -44,6 +44,8 @@ def largest_difference(first: State, second: State) -> float:
         ("fedprox", {"method.mu": 0}, {}),
         ("moon", {"method.mu": 0}, {}),
         ("harmofl", {"method.band": "none", "method.radius": 0}, {}),
+        ("sitealign", {"method.band": "none"}, {}),
+        ("sitealign", {"method.max_gain": 1.0}, {}),
         ("fedbn", GROUP, GROUP),
         ("silobn", GROUP, GROUP),
         ("momentum-sam", {"method.radius": 0}, {}),

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from harmofl.methods.amplitude_alignment import AmplitudeAlignment
 from harmofl.methods.layers import SMALLEST_RATIO, AmplitudeNormalization, Harmonizer
 from harmofl.methods.model import Model
 
@@ -20,6 +21,8 @@ def plain_model(model: Model) -> Model:
     # Exactly ours: a subclass may do something else, and is taken as it is.
     if type(harmonizer) is AmplitudeNormalization:
         harmonizer = plain_harmonizer(harmonizer)
+    elif type(harmonizer) is AmplitudeAlignment:
+        harmonizer = plain_alignment(harmonizer)
     return Model(harmonizer, model.network).eval()
 
 
@@ -37,6 +40,16 @@ def plain_harmonizer(harmonizer: AmplitudeNormalization) -> Harmonizer:
     return PlainSpectrum(target, inside, width)
 
 
+def plain_alignment(harmonizer: AmplitudeAlignment) -> Harmonizer:
+    """What the alignment does once its amplitudes are known."""
+    if harmonizer.band == "none":
+        return Harmonizer()
+    if harmonizer.band == "dc":
+        return PlainMeanGain(harmonizer.gain() - 1)
+    _, height, width = harmonizer.image_shape
+    return PlainGain(harmonizer.whole_change(), height, width)
+
+
 class PlainMeans(Harmonizer):
     """Gives each channel of an image the average mean, with the sign of its own: band "dc"."""
 
@@ -52,45 +65,36 @@ class PlainMeans(Harmonizer):
         return images + (torch.where(means < 0, -self.target, self.target) - means)
 
 
-class PlainSpectrum(Harmonizer):
-    """Gives each image the average amplitude inside a band, and changes nothing outside."""
+class PlainMeanGain(Harmonizer):
+    """Multiplies each channel's mean by a gain, by a shift of the image: alignment at band "dc"."""
 
-    target: Tensor
-    changeable: Tensor
+    change: Tensor
+
+    def __init__(self, change: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("change", change)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Align images (N, C, H, W)."""
+        return images + self.change * images.mean(dim=(-2, -1), keepdim=True)
+
+
+class PlainFourier(Harmonizer):
+    """A layer with a Fourier transform of images of one size, and back."""
+
     weights: Tensor
     vertical_cosines: Tensor
     vertical_sines: Tensor
     horizontal_cosines: Tensor
     horizontal_sines: Tensor
 
-    def __init__(self, target: Tensor, inside: Tensor, width: int) -> None:
+    def __init__(self, height: int, width: int) -> None:
         super().__init__()
-        height, half = inside.shape
         self.num_pixels = height * width
-        self.set_means = PlainMeans(target[:, :1, :1] / self.num_pixels)
-        changeable = inside.clone()
-        changeable[0, 0] = False  # the zero frequency is the mean
-        waves = [*_waves(height, height), *_waves(width, half)]
-        names = ["vertical_cosines", "vertical_sines", "horizontal_cosines", "horizontal_sines"]
-        buffers = dict(zip(names, waves, strict=True))
-        buffers |= {"target": target, "changeable": changeable, "weights": _weights(width) / self.num_pixels}
-        for name, buffer in buffers.items():
+        waves = [*_waves(height, height), *_waves(width, width // 2 + 1), _weights(width) / self.num_pixels]
+        names = ["vertical_cosines", "vertical_sines", "horizontal_cosines", "horizontal_sines", "weights"]
+        for name, buffer in zip(names, waves, strict=True):
             self.register_buffer(name, buffer)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Normalize images (N, C, H, W)."""
-        means = images.mean(dim=(-2, -1), keepdim=True)
-        # Without their mean, by far the largest amplitude, the other amplitudes lose less to rounding.
-        real, imaginary = self._transform(images - means)
-        gain = self._gain(torch.sqrt(real * real + imaginary * imaginary), means)
-        normalized: Tensor = self.set_means(images) + self._transform_back(real * gain, imaginary * gain)
-        return normalized
-
-    def _gain(self, amplitudes: Tensor, means: Tensor) -> Tensor:
-        """What is to be added to each bin, as a multiple of it."""
-        largest = torch.maximum(amplitudes, means.abs() * self.num_pixels).amax(dim=(-3, -2, -1), keepdim=True)
-        changes = (amplitudes > SMALLEST_RATIO * largest) & self.changeable
-        return torch.where(changes, self.target / torch.where(changes, amplitudes, 1.0) - 1.0, 0.0)
 
     def _transform(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The half spectrum of real images: real and imaginary part."""
@@ -108,6 +112,51 @@ class PlainSpectrum(Harmonizer):
         )
         real, imaginary = real * self.weights, imaginary * self.weights
         return real @ self.horizontal_cosines.T - imaginary @ self.horizontal_sines.T
+
+
+class PlainGain(PlainFourier):
+    """Multiplies each frequency by a gain, of which `change` is what exceeds 1."""
+
+    change: Tensor
+
+    def __init__(self, change: Tensor, height: int, width: int) -> None:
+        super().__init__(height, width)
+        self.register_buffer("change", change)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Align images (N, C, H, W)."""
+        real, imaginary = self._transform(images)
+        return images + self._transform_back(real * self.change, imaginary * self.change)
+
+
+class PlainSpectrum(PlainFourier):
+    """Gives each image the average amplitude inside a band, and changes nothing outside."""
+
+    target: Tensor
+    changeable: Tensor
+
+    def __init__(self, target: Tensor, inside: Tensor, width: int) -> None:
+        super().__init__(len(inside), width)
+        self.set_means = PlainMeans(target[:, :1, :1] / self.num_pixels)
+        changeable = inside.clone()
+        changeable[0, 0] = False  # the zero frequency is the mean
+        self.register_buffer("target", target)
+        self.register_buffer("changeable", changeable)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize images (N, C, H, W)."""
+        means = images.mean(dim=(-2, -1), keepdim=True)
+        # Without their mean, by far the largest amplitude, the other amplitudes lose less to rounding.
+        real, imaginary = self._transform(images - means)
+        gain = self._gain(torch.sqrt(real * real + imaginary * imaginary), means)
+        normalized: Tensor = self.set_means(images) + self._transform_back(real * gain, imaginary * gain)
+        return normalized
+
+    def _gain(self, amplitudes: Tensor, means: Tensor) -> Tensor:
+        """What is to be added to each bin, as a multiple of it."""
+        largest = torch.maximum(amplitudes, means.abs() * self.num_pixels).amax(dim=(-3, -2, -1), keepdim=True)
+        changes = (amplitudes > SMALLEST_RATIO * largest) & self.changeable
+        return torch.where(changes, self.target / torch.where(changes, amplitudes, 1.0) - 1.0, 0.0)
 
 
 def _waves(length: int, count: int) -> tuple[Tensor, Tensor]:

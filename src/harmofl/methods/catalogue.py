@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from harmofl.methods.adaptations import OwnLayers
 from harmofl.methods.adaptive_step import AdaptivePerturbedDescent
+from harmofl.methods.amplitude_alignment import AlignAmplitude
 from harmofl.methods.control_variates import ControlVariates
 from harmofl.methods.dynamic_regularization import DynamicAverage, DynamicRegularizer
 from harmofl.methods.harmonizers import NormalizeAmplitude
@@ -153,6 +154,15 @@ fedasam = Method(
     paper="Caldarola, Caputo and Ciccone, ECCV 2022",
     idea="Steps descend with the gradient at perturbed weights, where every weight moves in proportion to its size.",
     limit="adaptive_radius = 0",
+)
+
+sitealign = Method(
+    "SiteAlign",
+    harmonizer=AlignAmplitude(band="full", max_gain=10.0),
+    step=PerturbedDescent(radius=0.0),
+    paper="after Jiang, Wang and Dou, AAAI 2022",
+    idea="Images are filtered by the mean amplitude of all sites over their own site's, which keeps how they differ.",
+    limit='band = "none" and radius = 0',
 )
 
 median = Method(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -77,41 +77,16 @@ class Harmonizer(nn.Module):
         """From now on nothing more is learned from images."""
 
 
-class AmplitudeNormalization(Harmonizer):
-    """Keeps each image's Fourier phase and gives it the amplitude averaged over images (Eq. 2-4 of HarmoFL).
-
-    In train mode it first learns the moving average from the batch, then normalizes; `freeze()` ends the learning. The
-    average is bias-corrected: the first batch counts fully. Images (N, C, H, W) are floating-point numbers, scaled
-    to [0, 1], of any precision; they come out in the same shape and precision, not clipped. Signals (N, C, L) and
-    volumes (N, C, D, H, W) work too.
-
-    Args:
-        image_shape: (channels, *spatial) of the images, with one to three spatial dimensions. A band "dc" does not
-            depend on the size: what was learned from patches serves whole images.
-        band: Which amplitudes are replaced: "none", "dc" (the zero frequency: each channel's mean), a radius in cycles
-            per pixel (above 0 and up to the corner of the spectrum, 0.71 in two dimensions), or "full".
-        decay: v of the moving average, from 0 to 1; at 0 the first batch stays for ever.
-        spacing: The distance of pixels along each spatial dimension, such as millimetres; the radius is then in cycles
-            per that unit, and means the same in every direction of an anisotropic volume.
-
-    Example:
-        >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
-        >>> images = torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]])
-        >>> layer(images).mean(dim=(1, 2, 3))  # their means were 0.3 and 0.7
-        tensor([0.5000, 0.5000])
-        >>> layer.amplitude.flatten()  # 4 pixels times the mean of the means
-        tensor([2.])
-    """
+class BandLayer(Harmonizer):
+    """What layers that change amplitudes inside a band have in common: the band, its bins, and mean amplitudes."""
 
     repeatable = True
+    precise: tuple[str, ...] = ("amplitude",)
+    """Buffers that keep single precision at least, as sums over pixels overflow half of it."""
     amplitude: Tensor
     inside: Tensor | None
-    bias: Tensor
-    frozen: Tensor
 
-    def __init__(
-        self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1, spacing: Sequence[float] | None = None
-    ) -> None:
+    def __init__(self, image_shape: ImageShape, band: Band, spacing: Sequence[float] | None) -> None:
         super().__init__()
         if len(image_shape) not in (2, 3, 4):
             raise ValueError(
@@ -126,19 +101,13 @@ class AmplitudeNormalization(Harmonizer):
             self.band = check_band(band, largest_radius(self.spacing), unit)
         except ValueError as error:
             raise ValueError(f"band must be {error}, not {band!r}") from None
-        self.decay = decay
-        if not 0 <= decay <= 1:
-            raise ValueError(f"decay must be from 0 to 1, not {decay}")
         self.reveals_images = self.band not in ("none", "dc")  # a spectrum could; a mean of a channel holds no image
         self.register_buffer("inside", self._bins_inside(), persistent=False)
         self.register_buffer("amplitude", torch.zeros(self._amplitude_shape()))
-        # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
-        self.register_buffer("bias", torch.ones(()))
-        self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AmplitudeNormalization:
-        """Move and cast as all modules, but keep single precision at least: sums over pixels overflow half of it."""
-        before = {name: self._buffers[name] for name in ("amplitude", "bias")}
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move and cast as all modules, but keep the precision of what must be precise."""
+        before = {name: self._buffers[name] for name in self.precise}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, old in before.items():
             new = self._buffers[name]
@@ -167,6 +136,81 @@ class AmplitudeNormalization(Harmonizer):
         assert self.inside is not None
         return (channels, int(self.inside.sum()))  # only what lies inside the band is learned, kept and sent
 
+    def _check(self, images: Tensor) -> None:
+        check_images(images, self.image_shape, any_size=self.band in ("none", "dc"))
+
+    def _precise(self, images: Tensor) -> Tensor:
+        """Images in the precision of the amplitude."""
+        return images.to(self.amplitude.dtype)
+
+    def _num_pixels(self) -> int:
+        return math.prod(self.image_shape[1:])
+
+    def _inside(self, amplitudes: Tensor) -> Tensor:
+        return amplitudes if self.inside is None else amplitudes[..., self.inside]
+
+    def _amplitudes(self, images: Tensor) -> Tensor:
+        if self.band == "dc":
+            return images.mean(dim=self._spatial, keepdim=True).abs() * self._num_pixels()
+        return self._inside(torch.fft.rfftn(images, dim=self._spatial).abs())
+
+    @torch.no_grad()
+    def _mean_amplitude(self, batches: Iterable[Tensor]) -> Tensor:
+        """The exact mean over all images of batches."""
+        total, count = torch.zeros(self.amplitude.shape, dtype=torch.float64), 0
+        for images in batches:
+            self._check(images)
+            if self.band == "none":
+                return total
+            if len(images) > 0:
+                total += check_finite(self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64))
+                count += len(images)
+        if count == 0:
+            raise ValueError("no images to measure")
+        return total / count
+
+
+class AmplitudeNormalization(BandLayer):
+    """Keeps each image's Fourier phase and gives it the amplitude averaged over images (Eq. 2-4 of HarmoFL).
+
+    In train mode it first learns the moving average from the batch, then normalizes; `freeze()` ends the learning. The
+    average is bias-corrected: the first batch counts fully. Images (N, C, H, W) are floating-point numbers, scaled
+    to [0, 1], of any precision; they come out in the same shape and precision, not clipped. Signals (N, C, L) and
+    volumes (N, C, D, H, W) work too.
+
+    Args:
+        image_shape: (channels, *spatial) of the images, with one to three spatial dimensions. A band "dc" does not
+            depend on the size: what was learned from patches serves whole images.
+        band: Which amplitudes are replaced: "none", "dc" (the zero frequency: each channel's mean), a radius in cycles
+            per pixel (above 0 and up to the corner of the spectrum, 0.71 in two dimensions), or "full".
+        decay: v of the moving average, from 0 to 1; at 0 the first batch stays for ever.
+        spacing: The distance of pixels along each spatial dimension, such as millimetres; the radius is then in cycles
+            per that unit, and means the same in every direction of an anisotropic volume.
+
+    Example:
+        >>> layer = AmplitudeNormalization(image_shape=(1, 2, 2), band="dc")
+        >>> images = torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.4, 0.6], [0.8, 1.0]]]])
+        >>> layer(images).mean(dim=(1, 2, 3))  # their means were 0.3 and 0.7
+        tensor([0.5000, 0.5000])
+        >>> layer.amplitude.flatten()  # 4 pixels times the mean of the means
+        tensor([2.])
+    """
+
+    precise = ("amplitude", "bias")
+    bias: Tensor
+    frozen: Tensor
+
+    def __init__(
+        self, image_shape: ImageShape, band: Band = "dc", decay: float = 0.1, spacing: Sequence[float] | None = None
+    ) -> None:
+        super().__init__(image_shape, band, spacing)
+        self.decay = decay
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay must be from 0 to 1, not {decay}")
+        # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
+        self.register_buffer("bias", torch.ones(()))
+        self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
+
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"image_shape={self.image_shape}, band={self.band!r}, decay={self.decay}, frozen={bool(self.frozen)}"
@@ -181,13 +225,6 @@ class AmplitudeNormalization(Harmonizer):
             raise RuntimeError("no amplitude yet: call in train mode first, or load or receive one")
         normalize = self._normalize_means if self.band == "dc" else self._normalize_spectrum
         return normalize(self._precise(images), learns).to(images.dtype)
-
-    def _check(self, images: Tensor) -> None:
-        check_images(images, self.image_shape, any_size=self.band in ("none", "dc"))
-
-    def _precise(self, images: Tensor) -> Tensor:
-        """Images in the precision of the amplitude."""
-        return images.to(self.amplitude.dtype)
 
     def _normalize_means(self, images: Tensor, learns: bool) -> Tensor:
         means = images.mean(dim=self._spatial, keepdim=True)
@@ -213,12 +250,6 @@ class AmplitudeNormalization(Harmonizer):
         normalized: Tensor = torch.fft.irfftn(spectrum * ratio, s=size, dim=self._spatial) + zero_frequency
         return normalized
 
-    def _num_pixels(self) -> int:
-        return math.prod(self.image_shape[1:])
-
-    def _inside(self, amplitudes: Tensor) -> Tensor:
-        return amplitudes if self.inside is None else amplitudes[..., self.inside]
-
     def _whole_spectrum(self, amplitudes: Tensor) -> Tensor:
         """The target inside the band, each image's own amplitudes outside."""
         if self.inside is None:
@@ -237,25 +268,11 @@ class AmplitudeNormalization(Harmonizer):
         if self.bias == 1:
             self.bias.zero_()
 
-    @torch.no_grad()
     def measure(self, batches: Iterable[Tensor]) -> None:
         """Take the exact mean amplitude over batches, instead of a moving average."""
-        total, count = torch.zeros(self.amplitude.shape, dtype=torch.float64), 0
-        for images in batches:
-            self._check(images)
-            if self.band == "none":
-                return
-            if len(images) > 0:
-                total += check_finite(self._amplitudes(self._precise(images)).cpu().sum(dim=0, dtype=torch.float64))
-                count += len(images)
-        if count == 0:
-            raise ValueError("no images to measure")
-        self.receive({"amplitude": total / count})
-
-    def _amplitudes(self, images: Tensor) -> Tensor:
-        if self.band == "dc":
-            return images.mean(dim=self._spatial, keepdim=True).abs() * self._num_pixels()
-        return self._inside(torch.fft.rfftn(images, dim=self._spatial).abs())
+        mean = self._mean_amplitude(batches)
+        if self.band != "none":
+            self.receive({"amplitude": mean})
 
     def measurement(self) -> State:
         """The site's average amplitude; never an image, never a phase."""
