@@ -13,6 +13,7 @@ from harmofl.runs.folder import RunFolder
 from harmofl.states import State, select_prefix
 
 RESET = {"training.optimizer_state": "reset"}
+ADAM = {"training.optimizer": "adam", "training.learning_rate": 1e-3}
 GROUP = {"model.norm": "group"}
 
 FinalWeights = Callable[..., State]
@@ -65,7 +66,9 @@ def test_a_method_in_its_limit_is_fedavg_to_the_bit(
 @pytest.mark.parametrize(
     ("method", "limit", "others"),
     [
-        ("fednova", {}, RESET),  # every site of the phantom has as many images, so it makes as many steps
+        # Every site of the phantom has as many images, so it makes as many steps.
+        ("fednova", {}, RESET),
+        ("fednova", ADAM, ADAM),
         ("fedadam", {"method.beta1": 0, "method.tau": 1e6, "federation.server_learning_rate": 1e6}, {}),
     ],
 )

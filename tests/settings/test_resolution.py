@@ -176,7 +176,17 @@ def test_fedadam_has_its_own_server_learning_rate() -> None:
     assert changed.federation.server_learning_rate == 0.1
 
 
-def test_fednova_resets_the_optimizer_and_refuses_to_keep_it() -> None:
+def test_fednova_keeps_adams_state_as_a_step_counts_as_one_anyway() -> None:
+    assert resolved("nuclei", "fednova").training.optimizer_state == "keep"
+    adam = {"training.optimizer": "adam"}
+    assert resolved("histology", "fednova", overrides=adam).training.optimizer_state == "keep"
+    sgd = {"training.optimizer": "sgd"}
+    assert resolved("nuclei", "fednova", overrides=sgd).training.optimizer_state == "reset"
+    reset = {"training.optimizer_state": "reset"}  # a choice, where it is not required
+    assert resolved("nuclei", "fednova", overrides=reset).training.optimizer_state == "reset"
+
+
+def test_fednova_resets_sgd_and_refuses_to_keep_its_momentum() -> None:
     assert resolved(method="fednova").training.optimizer_state == "reset"
     for source in (
         {"file": {"training": {"optimizer_state": "keep"}}},

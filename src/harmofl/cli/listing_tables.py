@@ -24,7 +24,10 @@ def show_methods() -> None:
         own = {f"method.{name}": value for name, value in method.settings.items()}
         values = own | dict(method.defaults) | dict(method.requires)
         settings = "\n".join(
-            f"{name}, not set" if value is None else f"{name} = {value!r}" for name, value in values.items()
+            [
+                *(f"{name}, not set" if value is None else f"{name} = {value!r}" for name, value in values.items()),
+                *map(str, method.requires_where),
+            ]
         )
         limit = f"FedAvg at: {method.limit}" if method.limit else ""
         idea = Text("\n".join(filter(None, (method.idea, limit)))).append(f"\n{method.paper}", "dim")

@@ -13,7 +13,7 @@ from harmofl.methods.amplitude_alignment import AlignAmplitude
 from harmofl.methods.control_variates import ControlVariates
 from harmofl.methods.dynamic_regularization import DynamicAverage, DynamicRegularizer
 from harmofl.methods.harmonizers import NormalizeAmplitude
-from harmofl.methods.method import Method
+from harmofl.methods.method import Method, Where
 from harmofl.methods.one_pass_steps import GlobalPerturbedDescent, MomentumPerturbedDescent
 from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
@@ -40,7 +40,8 @@ fedprox = Method(
 fednova = Method(
     "FedNova",
     server_rule=NormalizedAverage(),
-    requires={"training.optimizer_state": "reset"},  # its derivation assumes momentum that starts at zero
+    # Its derivation assumes momentum that starts at zero; with Adam a step counts as one, whatever came before.
+    requires_where=(Where({"training.optimizer": "sgd"}, {"training.optimizer_state": "reset"}),),
     paper="Wang et al., NeurIPS 2020",
     idea="Updates are divided by the number of effective local steps before they are averaged.",
     limit="equal numbers of local steps",

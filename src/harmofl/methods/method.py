@@ -24,6 +24,22 @@ OWN = "own"
 
 
 @dataclass(frozen=True)
+class Where:
+    """What a method requires of a run only where other settings of the run have certain values.
+
+    Args:
+        values: Those settings, as {"section.name": value}.
+        requires: What it then requires, in the same form.
+    """
+
+    values: Mapping[str, Any]
+    requires: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return f"with {_listed(self.values)}: {_listed(self.requires)}"
+
+
+@dataclass(frozen=True)
 class Method:
     """A federated method: a name and six pieces.
 
@@ -42,6 +58,7 @@ class Method:
         limit: When the method is FedAvg.
         defaults: Settings of the run that it wants unless the user says otherwise, as {"section.name": value}.
         requires: Settings of the run without which it is not itself, in the same form.
+        requires_where: The same, but only where other settings have certain values.
         pooled: Whether one site trains on the union of all images: a reference, not a federation.
 
     Example:
@@ -65,6 +82,7 @@ class Method:
     limit: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     requires: Mapping[str, Any] = field(default_factory=dict)
+    requires_where: tuple[Where, ...] = ()
     pooled: bool = False
 
     @property
@@ -111,6 +129,11 @@ class Method:
         known = {name: value for name, value in values.items() if name in self.settings}
         return self.with_settings(**known).settings | dict(values)
 
+    def requirements(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """What it requires of a run with these settings, as {"section.name": value}."""
+        holding = [where.requires for where in self.requires_where if where.values.items() <= run.items()]
+        return {name: value for required in (self.requires, *holding) for name, value in required.items()}
+
     def with_statistics(self, statistics: str) -> Method:
         """The same method as it is ("method"), or with batch norm statistics that each site estimates ("site")."""
         return replace(self, adapt=SiteStatistics()) if statistics == "site" else self
@@ -124,6 +147,10 @@ class Method:
 
     def _all(self) -> tuple[Any, ...]:
         return (self.harmonizer, *self.penalties, self.step, self.shares, self.adapt, self.server_rule)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in values.items())
 
 
 def _own_fields(piece: Any) -> tuple[Field[Any], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from harmofl import registry
@@ -52,9 +53,7 @@ def resolve(
     base = preset_values(chosen_task.presets[preset], folder, dimensions)
     for values in (_wishes_for(chosen, base.pop("method", {})), written.of_method, given.of_method):
         chosen = _with_settings(chosen, values)
-    tree: Tree = {}
-    for layer in (base, nest({**chosen.defaults, **chosen.requires}), written.sections, given.sections):
-        tree = merge(tree, layer)
+    tree = _lay(base, chosen, written, given)
     names = {"task": chosen_task.name, "preset": preset, "method": {"name": chosen.key} | chosen.settings}
     files = {"files": list(dict.fromkeys([*map(os.path.abspath, plugins_in(tree)), *loaded_plugins()]))}
     settings = validate(tree | names | {"plugins": merge(tree.get("plugins", {}), files)})
@@ -63,6 +62,16 @@ def resolve(
     if settings.model.statistics == "site" and settings.model.norm != "batch":
         raise UsageError(f"model.statistics = 'site': model.norm = {settings.model.norm!r} keeps no statistics")
     return settings, chosen.with_statistics(settings.model.statistics)
+
+
+def _lay(base: Tree, method: Method, written: Layer, given: Layer) -> Tree:
+    """Lay what a method wants over a preset, and a file and single settings over both."""
+    schema = Settings(task="", method={}).model_dump()
+    wanted = nest(method.defaults)
+    for _ in range(2):  # what the method requires may depend on the others
+        tree = reduce(merge, (base, wanted, written.sections, given.sections))
+        wanted = nest({**method.defaults, **method.requirements(flatten(merge(schema, tree)))})
+    return tree
 
 
 def preset_values(preset: Mapping[str, Any], folder: str | None, dimensions: object = 2) -> Tree:
@@ -165,6 +174,6 @@ def _with_settings(method: Method, values: Tree) -> Method:
 
 def _check_requirements(settings: Settings, method: Method) -> None:
     values = flatten(settings.model_dump())
-    for name, needed in method.requires.items():
+    for name, needed in method.requirements(values).items():
         if values[name] != needed:
             raise UsageError(f"{name} = {values[name]!r}: {method.name} needs {needed!r}")
