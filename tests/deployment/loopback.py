@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harmofl.deployment import coordinator
+from harmofl.deployment import coordinator, surveys
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteKit, SiteSettings, write_part
 from harmofl.deployment.participant import Participant
 from harmofl.deployment.replies import reply_of
@@ -56,5 +56,6 @@ def looped(sites: Mapping[str, SiteKit]) -> Iterator[Loopback]:
     """`deploy run` finds this engine."""
     loopback = Loopback(sites)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinator, "find_engine", lambda name: loopback)
+        for module in (coordinator, surveys):
+            patch.setattr(module, "find_engine", lambda name: loopback)
         yield loopback

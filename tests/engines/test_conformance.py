@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from federations import THREE, Live, live
+from federations import THREE, Live, live, run_options
 
 from harmofl import registry
+from harmofl.analysis.hospital_surveys import surveys_of
+from harmofl.deployment.surveys import ask_for_surveys
 from runs import differences, train
 
 METHODS = ["fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "fedrdn", "harmofl"]
@@ -28,3 +30,12 @@ def test_an_engine_changes_no_bit(tmp_path: Path, federation: Live, method: str)
     train(tmp_path / "here", method, data__sites=THREE)
     federation.run(tmp_path / "there", method)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
+
+
+@pytest.mark.engines
+def test_an_engine_changes_no_number_of_a_survey(federation: Live) -> None:
+    options = run_options(data__images=40)
+    settings, surveys = ask_for_surveys(federation.kit, options, wait=90)
+    assert list(surveys) == THREE
+    assert all(survey.is_open for survey in surveys.values())
+    assert surveys == surveys_of(settings)

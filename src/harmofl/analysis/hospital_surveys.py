@@ -8,7 +8,6 @@ import torch
 from harmofl.analysis.hospitals import Hospitals, has_colours
 from harmofl.analysis.survey import Originals, Survey, Surveyed, survey_site
 from harmofl.data.folder import ImageFolder
-from harmofl.data.images import Parts
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.settings import Settings
@@ -25,15 +24,14 @@ def surveys_of(settings: Settings, watch: Watch = ignore) -> dict[str, Survey]:
     with threads(settings.federation.threads):
         for number, site in enumerate(hospitals.sites):
             watch(StepDone(f"looking at the images of {site}", number, len(hospitals.sites)))
-            parts = hospitals.parts(site)
-            surveyed = surveyed_site(hospitals.task, settings, site, parts, hospitals.source, ALL_AT_HAND)
+            surveyed = surveyed_site(hospitals.task, settings, site, hospitals.source, ALL_AT_HAND)
             surveys[site] = survey_site(site, surveyed)
     return surveys
 
 
-def surveyed_site(task: Task, settings: Settings, site: str, parts: Parts, source: Source, fewest: int) -> Surveyed:
-    """A hospital's images as a survey sees them; `site`: its name among the images."""
-    train, val, test = parts
+def surveyed_site(task: Task, settings: Settings, site: str, source: Source, fewest: int) -> Surveyed:
+    """A hospital's images as a survey sees them; `site`: what the source calls it."""
+    train, val, test = source.parts(site)
     return Surveyed(
         train=train,
         others=len(val) + len(test),

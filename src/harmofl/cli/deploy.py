@@ -185,3 +185,39 @@ def run(
         summary = coordinate(server, options, out, resume, wait, watch)
     show_summary(summary, out)
     print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")
+
+
+@deploy_app.command("compare")
+def compare(
+    config: Annotated[Path | None, typer.Option(help="What will be trained: a TOML file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder for a page with figures, and its numbers.")
+    ] = None,
+    kit: Annotated[Path, typer.Option(help="The server's folder; the current one if not given.")] = HERE,
+    task: Task = None,
+    preset: Preset = None,
+    assignments: Assignments = [],  # noqa: B006
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all sites, and then for a quorum.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
+    quiet: Quiet = False,
+) -> None:
+    """Compare the sites before training, by averages that each tells if its rules allow it, and say what follows.
+
+    In the server's folder:  harmofl deploy compare --task prostate --out comparison
+    """
+    from harmofl.cli.comparison_tables import show_comparison
+    from harmofl.deployment.coordinator import read_options
+    from harmofl.deployment.kits import ServerKit
+    from harmofl.deployment.surveys import ask_for_surveys
+    from harmofl.displays import open_display
+    from harmofl.reporting.comparison_page import Compared, comparison_of, write_comparison
+    from harmofl.settings import parse_assignments
+
+    options = read_options(task, "fedavg", preset, config, parse_assignments(assignments))
+    with open_display(quiet or as_json) as watch:
+        settings, surveys = ask_for_surveys(ServerKit.open(kit), options, wait, watch)
+    compared = Compared(comparison_of(settings, surveys), settings, images_here=False)
+    if out is not None:
+        write_comparison(out, compared)
+    show_comparison(compared.comparison, as_json, out)

@@ -8,6 +8,7 @@ from harmofl.data.cache import digest
 from harmofl.data.decoding import Recipe
 from harmofl.data.division import number_groups
 from harmofl.data.samples import Sample
+from harmofl.settings import DataSettings
 
 
 def fingerprint_images(samples: Sequence[Sample], prints: Mapping[str, str], recipe: Recipe, limit: int) -> str:
@@ -17,6 +18,12 @@ def fingerprint_images(samples: Sequence[Sample], prints: Mapping[str, str], rec
     files = [[prints[each.image], group, each.split] for each, group in zip(samples, groups, strict=True)]
     of_volumes = [3] if data.dimensions == 3 else []
     return digest(files, data.seed, limit, data.split_by, data.slices, data.size, recipe.resizes, *of_volumes)
+
+
+def fingerprint_choice(samples: Sequence[Sample], prints: Mapping[str, str], data: DataSettings, limit: int) -> str:
+    """A name for which of a site's images are for training, whatever is made of them."""
+    files = [[prints[each.image], each.split] for each in samples]
+    return digest(files, number_groups(samples, data), data.seed, limit, data.split_by, data.slices, data.site_sizes)
 
 
 def fingerprint_annotations(samples: Sequence[Sample], prints: Mapping[str, str]) -> str:

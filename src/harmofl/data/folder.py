@@ -13,7 +13,7 @@ from harmofl.data.classes import Classes
 from harmofl.data.decoding import DecodedSite, Recipe, decode_site
 from harmofl.data.division import DividedSite, cut_training, divide_site
 from harmofl.data.facts import DataFacts
-from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_images
+from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_choice, fingerprint_images
 from harmofl.data.images import ImageSet, Parts
 from harmofl.data.layouts.layout import Layout
 from harmofl.data.listing import FolderListing, draw_samples, list_folder
@@ -124,6 +124,11 @@ class ImageFolder:
             return fingerprint_images(decoded.samples, decoded.prints, self.recipe, limit)
         samples = draw_samples(self.kind, decoded.samples, self.data.limit, self.data.seed, trained_as)
         return fingerprint_images(samples, decoded.prints, self.recipe, self.data.limit)
+
+    def choice(self, site: str) -> str:
+        """A short name for which images a site trains on, whatever is made of them."""
+        decoded = self.decoded(site)
+        return fingerprint_choice(decoded.samples, decoded.prints, self.data, self.listing.limits[site])
 
     def annotations(self, site: str) -> str:
         """A short name for what a site's images are said to show: their masks or labels."""

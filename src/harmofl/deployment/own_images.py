@@ -7,12 +7,15 @@ from typing import Any
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
+from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site
 from harmofl.data.inspection import check_for_training
 from harmofl.data.samples import POOLED
+from harmofl.data.volumes import to_patches
 from harmofl.deployment.kits import SiteKit
 from harmofl.errors import UsageError
 from harmofl.settings import Settings
+from harmofl.tasks.task import Source
 
 
 def describe_images(kit: SiteKit, settings: Settings) -> dict[str, Any]:
@@ -35,6 +38,9 @@ class OwnImages:
     site: Site
     settings: Settings
     facts: DataFacts
+    source: Source
+    own_name: str
+    """What the source calls the hospital."""
 
     @classmethod
     def of(cls, kit: SiteKit, settings: Settings) -> OwnImages:
@@ -48,7 +54,7 @@ class OwnImages:
             site = task.load_site(name, settings.with_values("data", sites=[name]).data)
             sites = tuple(settings.data.sites or [name])
             channels, classes = task.phantom_channels(settings.data), task.classes_of(settings.data)
-            return cls(site, settings, DataFacts(True, sites, channels, classes))
+            return cls(site, settings, DataFacts(True, sites, channels, classes), task.open(settings.data), name)
         everyone = task.open_folder(settings.with_values("data", sites=None).data)
         own_name = name_in_folder(kit, everyone.sites)
         folder = everyone.only(own_name)
@@ -63,8 +69,14 @@ class OwnImages:
             classes=tuple(settings.data.classes or found.classes),
             fingerprints=(*found.fingerprints, *("" for _ in others)),
         )
+        train = to_patches(train, settings.data)
         site = Site(name, train, {name: val}, {name: test}, {name: train})
-        return cls(site, facts.complete(settings), facts)
+        return cls(site, facts.complete(settings), facts, folder, own_name)
+
+    @property
+    def choice(self) -> str:
+        """What tells which images it trains on, whatever is made of them; empty for synthetic ones."""
+        return self.source.choice(self.own_name) if isinstance(self.source, ImageFolder) else ""
 
     @property
     def fingerprint(self) -> str:

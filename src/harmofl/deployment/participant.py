@@ -13,6 +13,7 @@ from typing import Any
 from harmofl import registry
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages, describe_images
+from harmofl.deployment.own_survey import answer_survey
 from harmofl.deployment.policy import (
     apply_own_choices,
     check_plain_fields,
@@ -98,6 +99,8 @@ class Participant:
         with threads(settings.federation.threads):
             if request.kind == "describe":
                 return Reply(self.kit.name, description=describe_images(self.kit, settings))
+            if request.kind == "survey":
+                return Reply(self.kit.name, description=answer_survey(self.kit, settings))
             client = self._client_for(request.run, settings, method)
             revealing = [piece for piece in client.pieces.values() if piece.could_reveal_images(client.model)]
             if revealing:

@@ -14,15 +14,15 @@ from safetensors.torch import save as save_tensors
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, select_prefix
 
-Kind = Literal["describe", "measure", "train", "evaluate"]
+Kind = Literal["describe", "survey", "measure", "train", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Request:
     """What the server asks of a site.
 
-    describe: say what the images are like, as the server never sees them. measure: look at the training images, for
-    the method's pieces that want it before the first round.
+    describe: say what the images are like, as the server never sees them. survey: tell averages of the training images,
+    before anything is trained. measure: look at them, for the method's pieces that want it before the first round.
     train: score the received model if `score`, then train from it. evaluate: score the received model; `thorough`
     adds the slow metrics and lets the site save its own model.
     """
@@ -55,7 +55,7 @@ class Reply:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """{"train": {name: value}, "val": {site: {name: value}}, "test": {site: {name: value}}}, those that apply."""
     description: Mapping[str, Any] = field(default_factory=dict)
-    """What the site's images are like: {"synthetic": …, "channels": …, "classes": …, "num_train": …}."""
+    """What the site's images are like: {"synthetic": …, "channels": …, "classes": …, "num_train": …}, or a survey."""
     error: str = ""
 
 

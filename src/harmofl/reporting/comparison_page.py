@@ -37,6 +37,8 @@ class Compared:
 
     comparison: Comparison
     settings: Settings
+    images_here: bool = True
+    """Whether samples can be shown: over a network they cannot."""
 
 
 def settings_to_compare(
@@ -72,8 +74,8 @@ def comparison_of(settings: Settings, surveys: Mapping[str, Survey]) -> Comparis
     return Comparison(settings.task, registry.tasks.find(settings.task).kind, images, surveys)
 
 
-def write_comparison(out: Path, compared: Compared, images_here: bool = True, watch: Watch = ignore) -> list[Path]:
-    """Write the page, and last its numbers; `images_here`: whether samples can be shown."""
+def write_comparison(out: Path, compared: Compared, watch: Watch = ignore) -> list[Path]:
+    """Write the page, and last its numbers."""
     require("reports", "the page of a comparison")
     comparison = compared.comparison
     page = render(
@@ -87,7 +89,7 @@ def write_comparison(out: Path, compared: Compared, images_here: bool = True, wa
         headings=HEADINGS,
         rows=[describe_site(site, survey) for site, survey in comparison.surveys.items()],
         notes=[f"{site}: {survey.hidden}." for site, survey in comparison.surveys.items() if survey.hidden],
-        plots=_plots(compared, images_here, watch),
+        plots=_plots(compared, watch),
         version=__version__,
         numbers=NUMBERS,
     )
@@ -98,10 +100,10 @@ def write_comparison(out: Path, compared: Compared, images_here: bool = True, wa
 
 def train_command(compared: Compared) -> str:
     """The command that follows the advice."""
-    settings = compared.settings
-    options = options_of(compared.comparison.advice)
-    parts = ["harmofl", "train", "--task", settings.task, "--method", options.pop("method", "fedavg")]
-    if settings.data.folder:
+    settings, options = compared.settings, options_of(compared.comparison.advice)
+    command = ["train"] if compared.images_here else ["deploy", "run"]
+    parts = ["harmofl", *command, "--task", settings.task, "--method", options.pop("method", "fedavg")]
+    if settings.data.folder and compared.images_here:
         parts += ["--data", Path(settings.data.folder).name]
     for name, value in options.items():
         parts += ["--set", f"{name}={value}"]
@@ -132,11 +134,11 @@ def lengths(values: Sequence[float] | None) -> str:
     return " × ".join(f"{value:g}" for value in values) if values else "–"
 
 
-def _plots(compared: Compared, images_here: bool, watch: Watch) -> list[dict[str, Any]]:
+def _plots(compared: Compared, watch: Watch) -> list[dict[str, Any]]:
     from harmofl.reporting import survey_figures
 
     comparison, plots = compared.comparison, []
-    if images_here and compared.settings.data.dimensions == 2:
+    if compared.images_here and compared.settings.data.dimensions == 2:
         plots.append(_plot("samples", _samples(compared.settings, watch), SAMPLES, narrow=False))
     if any(survey.histogram for survey in comparison.surveys.values()):
         plots.append(_plot("histograms", survey_figures.histograms(comparison), HISTOGRAMS))
