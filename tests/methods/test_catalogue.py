@@ -39,6 +39,7 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
         ("fedavgm", {"server_momentum": 0.9}),
         ("feddyn", {"alpha": 0.01}),
         ("fedrdn", {}),
+        ("fixbn", {"exploration": 0.5}),
         ("sitealign", {"band": "full", "max_gain": 10.0, "radius": 0.0, "radius_relative": None}),
         ("trimmed-mean", {"trimmed": 0.2}),
         ("krum", {"outliers": 1}),

@@ -47,6 +47,7 @@ def largest_difference(first: State, second: State) -> float:
         ("harmofl", {"method.band": "none", "method.radius": 0}, {}),
         ("sitealign", {"method.band": "none"}, {}),
         ("sitealign", {"method.max_gain": 1.0}, {}),
+        ("fixbn", {"method.exploration": 1.0}, {}),
         ("fedbn", GROUP, GROUP),
         ("silobn", GROUP, GROUP),
         ("momentum-sam", {"method.radius": 0}, {}),

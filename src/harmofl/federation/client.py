@@ -181,7 +181,11 @@ class Client:
         """The round as each piece sees it: all the same but for its memory."""
         weights = [weight.detach().clone() for weight in self.model.network.parameters()]
         rate = learning_rate(self.settings.training, number)
-        return {name: LocalRound(number, self.model, weights, rate, memory) for name, memory in memories.items()}
+        rounds = self.settings.training.rounds
+        return {
+            name: LocalRound(number, self.model, weights, rate, memory, num_rounds=rounds)
+            for name, memory in memories.items()
+        }
 
     def _descend(self, round_number: int, optimizer: Optimizer, views: Mapping[str, LocalRound]) -> tuple[Scores, int]:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""

@@ -12,6 +12,7 @@ from harmofl.methods.adaptive_step import AdaptivePerturbedDescent
 from harmofl.methods.amplitude_alignment import AlignAmplitude
 from harmofl.methods.control_variates import ControlVariates
 from harmofl.methods.dynamic_regularization import DynamicAverage, DynamicRegularizer
+from harmofl.methods.fixed_statistics import FixedStatistics
 from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method, Where
 from harmofl.methods.one_pass_steps import GlobalPerturbedDescent, MomentumPerturbedDescent
@@ -123,6 +124,15 @@ fedper = Method(
     paper="Arivazhagan et al., 2019",
     idea="The last layer stays at each site.",
     limit="a single site",
+)
+
+fixbn = Method(
+    "FixBN",
+    step=FixedStatistics(exploration=0.5),
+    requires={"model.norm": "batch"},  # no other layer has statistics that could be fixed
+    paper="Zhong, Chen and Chao, 2023",
+    idea="After a part of the rounds, batch norm is trained with the averaged statistics, which no longer change.",
+    limit="exploration = 1",
 )
 
 fedrdn = Method(

@@ -49,6 +49,8 @@ class LocalRound:
     """The piece's own."""
     num_steps: int = 0
     """Steps made; known when the round finishes."""
+    num_rounds: int = 0
+    """Of the whole run, if it is not stopped earlier."""
 
 
 class Piece:
