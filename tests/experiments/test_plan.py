@@ -303,3 +303,18 @@ def test_a_plan_is_copied_with_what_it_extends(tmp_path: Path) -> None:
     copy_plan(tmp_path / "more.toml", tmp_path / "alone")
     alone, extending = read_plan(tmp_path / "alone" / "more.toml"), read_plan(tmp_path / "more.toml")
     assert alone.model_dump(exclude={"extends"}) == extending.model_dump(exclude={"extends"})
+
+
+def test_a_plugin_may_lie_beside_the_plan(write_plan: WritePlan, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import harmofl\nharmofl.register(harmofl.Method('Mine', limit='always'))\n")
+    file = write_plan(START + 'settings.plugins.files = ["mine.py"]\nrows = ["mine"]\n')
+    assert [row.name for row in read_plan(file).rows] == ["Mine"]
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    copy_plan(file, copies)
+    assert read_plan(copies / file.name).settings["plugins"]["files"] == [str(tmp_path.resolve() / "mine.py")]
+
+
+def test_a_hospital_that_took_no_part_has_no_validation_scores(write_plan: WritePlan) -> None:
+    with pytest.raises(UsageError, match=r"scores = 'validation': a site that takes no part \(hold_out\)"):
+        read_plan(write_plan(START + 'hold_out = "each"\nscores = "validation"\n' + ROW))

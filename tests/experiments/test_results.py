@@ -180,3 +180,14 @@ def test_variations_of_the_data_share_a_table_under_their_names(results_of: Resu
     scores = {f"fedavg/shift-{shift}/seed-0": {"A": 0.9, "B": 0.8} for shift in (0, 1)}
     table = results_table(results_of(scores, START + ROWS + shifts))
     assert [row.title for row in table.rows] == ["FedAvg, shift 0", "FedAvg, shift 1"]
+
+
+def test_a_plan_can_show_validation_scores(results_of: ResultsOf) -> None:
+    results = results_of(SCORES, 'scores = "validation"\n' + START + ROWS)
+    for path, run in results.runs.items():
+        records = [{"round": 1, "site": site, "phase": "val", "metric": 0.5} for site in run.scores]
+        results.runs[path] = replace(run, records=records)
+    table = results_table(results)
+    assert table.caption == "Tissue & co: validation accuracy in percent, histology, of the selected round"
+    assert {cell.text for row in table.rows for cell in row.cells[:2]} == {"50.00 (0.00)"}
+    assert {comparison.difference for comparison in results.comparisons()} == {0}

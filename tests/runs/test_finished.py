@@ -66,3 +66,22 @@ def test_broken_file_is_named_with_what_is_wrong(
 def test_summary_with_impossible_scores_is_refused(make_run: MakeRun, test: object) -> None:
     with pytest.raises(UsageError, match=r'summary.json: "test"'):
         make_run("fedavg", {"A": 0.9, "B": 0.8}, test=test)
+
+
+def test_validation_scores_are_those_of_the_selected_round() -> None:
+    records = [
+        {"round": number, "site": site, "phase": phase, "metric": number / 10 + (site == "B") / 100 + (phase == "test")}
+        for number in (1, 2, 3)
+        for site in ("A", "B")
+        for phase in ("val", "test")
+    ]
+    summary = {"task": "histology", "method": "fedavg", "seed": 0, "metric_name": "accuracy"}
+    test = {"A": 0.9, "B": 0.9, "average": 0.9}
+    run = FinishedRun(Path("run"), summary | {"test": test, "best_round": 2}, records).on_validation()
+    assert run.scored_on == "validation"
+    assert run.scores == pytest.approx({"A": 20, "B": 21})
+    assert run.average == pytest.approx(20.5)
+    assert {record["metric"] < 1 for record in run.records if record["phase"] == "test"} == {True}
+    each = {"test": test, "best_round": None, "best_rounds": {"A": 1, "B": 3}}
+    own = FinishedRun(Path("run"), summary | each, records).on_validation()
+    assert own.scores == pytest.approx({"A": 10, "B": 31})

@@ -92,18 +92,19 @@ def _pictures(runs: Sequence[FinishedRun], points: Sequence[Point]) -> dict[str,
     metric = score.words
     pictures = {}
     if points and points[0].axis:
-        caption = f"Average test {metric} against {drawings.words_for(points[0].axis)}. "
+        caption = f"Average {points[0].scored_on} {metric} against {drawings.words_for(points[0].axis)}. "
         caption += "Higher is better." if score.higher_is_better else "Lower is better."
         pictures["curve"] = Picture(drawings.score_curves(points), caption)
     elif points:
-        caption = f"Average test {metric} of each row under each variation. Further {score.better_direction} is better."
+        caption = f"Average {points[0].scored_on} {metric} of each row under each variation. "
+        caption += f"Further {score.better_direction} is better."
         pictures["variations"] = Picture(drawings.scores_by_variation(points), caption)
     if drawings.has_drift(runs):
         caption = "Drift Γ of each hospital in each round, averaged over seeds: a panel per method, all on one scale."
         pictures["drift-by-site"] = Picture(drawings.drift_by_site(runs), caption)
     if drawings.has_bytes(runs):
         caption = (
-            f"Test {metric} against what each hospital has sent and received up to then. "
+            f"{runs[0].scored_on.capitalize()} {metric} against what each hospital has sent and received up to then. "
             "A curve further left needs less traffic for the same score."
         )
         pictures["bytes"] = Picture(drawings.score_by_bytes(runs), caption)

@@ -27,9 +27,14 @@ class Line:
     run: FinishedRun
 
 
-def label_runs(lines: Sequence[Line], data: str | None) -> list[FinishedRun]:
-    """Prepare runs for one table: the labels tell them apart, so that settings and facts that differ are dropped."""
+def label_runs(lines: Sequence[Line], data: str | None, scores: str = "test") -> list[FinishedRun]:
+    """Prepare runs for one table: the labels tell them apart, so that settings and facts that differ are dropped.
+
+    `scores`: on which images those that the table shows were taken.
+    """
     runs = [line.run.with_label(line.label) for line in lines]
+    if scores == "validation":
+        runs = [run.on_validation() for run in runs]
     if any(line.held_out for line in lines):
         runs = _join_held_out_sites(lines)
     one_norm = len({run.norm for run in runs}) < 2
@@ -79,7 +84,7 @@ def read_lines(folder: Path) -> list[FinishedRun]:
     """Read the labelled runs of an experiment's folder, including those that were kept elsewhere."""
     state = read_state(folder)
     lines = [Line(cell.label, cell.held_out, read_finished(folder / cell.folder)) for cell in state.done]
-    return label_runs(lines, state.data)
+    return label_runs(lines, state.data, state.scores)
 
 
 def read_finished(place: Path) -> FinishedRun:

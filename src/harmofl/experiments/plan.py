@@ -90,6 +90,8 @@ class Plan(Part):
     """Each site in turn takes no part, and the model is scored on it."""
     divide_rounds_by_local_epochs: bool = False
     """Divide the rounds by the local epochs, so that every variation passes over the images equally often."""
+    scores: Literal["test", "validation"] = "test"
+    """On which images the scores that it shows were taken; a choice between methods is made on validation images."""
     paper: Paper | None = None
     """What a paper printed; in a file, the name of another file stands for what that one has."""
 
@@ -118,7 +120,7 @@ def copy_plan(path: Path, folder: Path) -> None:
     """Write an experiment's file into a folder, under its own name; with what it takes from other files."""
     tree, plan = _read(path, ())
     text = path.read_text(encoding="utf-8")
-    if plan.extends or isinstance(read_toml(path).get("paper"), str):
+    if plan.extends or isinstance(read_toml(path).get("paper"), str) or plugins_in(plan.settings):
         text = tomli_w.dumps({name: value for name, value in tree.items() if name != "extends"})
     write_whole(folder / path.name, text)
 
@@ -132,10 +134,20 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> tuple[Tree, Plan]:
             tree = _extend(base, tree)
         if isinstance(tree.get("paper"), str):
             tree = tree | {"paper": read_toml(_other_file(path, "paper", tree["paper"])).get("paper")}
+        tree = _find_plugins(tree, path.parent)
         return tree, parse_plan(tree)
     except UsageError as error:
         message = str(error)
         raise UsageError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def _find_plugins(tree: Tree, folder: Path) -> Tree:
+    """The same file with the paths of plugins that lie beside it; others are seen from where the command runs."""
+    settings = tree.get("settings")
+    if not isinstance(settings, dict) or not (named := plugins_in(settings)):
+        return tree
+    files = [str((folder / file).resolve()) if (folder / file).is_file() else file for file in named]
+    return merge(tree, {"settings": {"plugins": {"files": files}}})
 
 
 def _other_file(path: Path, field: str, name: object) -> Path:
@@ -225,6 +237,8 @@ def _check_whole(plan: Plan) -> None:
     _check_known("reference", filter(None, [plan.reference]), rows)
     if plan.paper:
         _check_paper(plan.paper, rows)
+    if plan.hold_out and plan.scores == "validation":
+        raise UsageError("scores = 'validation': a site that takes no part (hold_out) has no validation images")
 
 
 def _check_trains_nothing(plan: Plan) -> None:

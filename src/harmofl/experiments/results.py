@@ -34,7 +34,7 @@ class Results:
         """The runs under the names that the table gives them."""
         done = [cell for cell in self.experiment.in_table_order if cell.path in self.runs]
         lines = [Line(cell.label, cell.held_out, self.runs[cell.path]) for cell in done]
-        return label_runs(lines, self.experiment.data)
+        return label_runs(lines, self.experiment.data, self.experiment.plan.scores)
 
     def comparisons(self) -> list[Comparison]:
         """Compare each line with the plan's reference row under the same variation."""
@@ -55,6 +55,7 @@ class Results:
             "data": self.experiment.data,
             "shows": plan.shows,
             "axis": plan.axis,
+            "scores": plan.scores,
             "reference": plan.reference_row,
             "baseline": plan.usual_variation,
             "paper": plan.paper.model_dump() if plan.paper else None,

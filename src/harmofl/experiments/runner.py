@@ -203,6 +203,7 @@ class Runner:
     def _score(self, cell: Cell) -> str:
         """The average over sites, or the score at the site that took no part."""
         run = self._results.runs[cell.path]
+        run = run.on_validation() if self._experiment.plan.scores == "validation" else run
         unseen = run.summary["unseen"][cell.held_out]["metric"] if cell.held_out else None
         return run.score.text(run.average if unseen is None else run.score.in_unit(unseen), digits=2)
 

@@ -50,6 +50,8 @@ class ExperimentState(BaseModel):
     data: str | None
     shows: str
     axis: str | None
+    scores: str = "test"
+    """On which images they were taken."""
     paper: Paper | None = None
     cells: list[CellState]
     reference: str

@@ -52,6 +52,11 @@ class Point:
     setting: Setting
     scores: MethodScores
 
+    @property
+    def scored_on(self) -> str:
+        """Which images its scores are of."""
+        return self.scores.runs[0].scored_on
+
 
 @styled
 def score_curves(points: Sequence[Point]) -> Figure:
@@ -67,7 +72,7 @@ def score_curves(points: Sequence[Point]) -> Figure:
         own = {settings.index(point.setting): point.scores for point in points if point.row == row}
         _draw_row(axes, row, own, index, shift)
     name, metric = words_for(points[0].axis), points[0].scores.score.words
-    axes.set_title(f"Test {metric} against {name}")
+    axes.set_title(f"{points[0].scored_on.capitalize()} {metric} against {name}")
     axes.set_xticks(range(len(settings)), [shorten(str(value), 14) for value in settings])
     over_seeds = spread_label([point.scores for point in points], "band").strip(" ()")
     spreads = "; ".join(text for text in (over_seeds, "bars: ± standard error over sites") if text)
@@ -175,7 +180,7 @@ def score_by_bytes(runs: Sequence[FinishedRun]) -> Figure:
             sent, scores = ([statistics.fmean(curve[n][part] for curve in curves) for n in rounds] for part in (0, 1))
             axes.plot(sent, scores, label=method.label, markevery=max(1, len(rounds) // 8), **line_style(index))
     look_past_the_start(axes)
-    axes.set_title(f"Test {runs[0].score.words} by megabytes sent")
+    axes.set_title(f"{runs[0].scored_on.capitalize()} {runs[0].score.words} by megabytes sent")
     axes.set_xlabel("MB that a site has sent and received")
     axes.set_ylabel(mean_label(runs[0].score))
     axes.grid(axis="x", visible=False)
@@ -215,7 +220,7 @@ def scores_by_variation(points: Sequence[Point]) -> Figure:
         style = line_style(index) | {"markersize": 7.5, "linestyle": "none"}
         axes.errorbar(averages, heights, xerr=spreads, fmt="none", ecolor=style["color"], elinewidth=1.6, zorder=2)
         axes.plot(averages, heights, label=row, zorder=3, **style)
-    axes.set_title(f"Average test {points[0].scores.score.words}")
+    axes.set_title(f"Average {points[0].scored_on} {points[0].scores.score.words}")
     axes.set_xlabel(mean_label(points[0].scores.score) + spread_label([point.scores for point in points], "bars"))
     rows_down(axes, variations)
     legend_below(figure, axes)

@@ -47,7 +47,13 @@ def convergence(runs: Sequence[FinishedRun]) -> Figure:
         if rings_selected_rounds(methods):
             _ring_selected_round(axes, method, curves, index)
     look_past_the_start(axes)
-    _finish(figure, axes, methods, f"Test {runs[0].score.words} by round", mean_label(runs[0].score))
+    _finish(
+        figure,
+        axes,
+        methods,
+        f"{runs[0].scored_on.capitalize()} {runs[0].score.words} by round",
+        mean_label(runs[0].score),
+    )
     return figure
 
 
@@ -157,7 +163,7 @@ def per_site_scores(runs: Sequence[FinishedRun]) -> Figure:
         # Of two equal scores on one line, both stay visible.
         style = line_style(index) | {"markersize": 10 if len(methods) == 2 and index == 0 else 7.5}
         draw_site_dots(axes, method, sites, places[index], style)
-    axes.set_title(f"Test {runs[0].score.words} at each site")
+    axes.set_title(f"{runs[0].scored_on.capitalize()} {runs[0].score.words} at each site")
     axes.set_xlabel(runs[0].score.unit + spread_label(methods, "bars"))
     rows_down(axes, sites)
     legend_below(figure, axes)

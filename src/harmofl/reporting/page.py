@@ -205,8 +205,9 @@ def pictures_of(runs: Sequence[FinishedRun]) -> dict[str, Picture]:
     band = " Bands show one standard deviation over seeds." if several else ""
     rings = figures.rings_selected_rounds(methods)
     ring = " A ring marks the round that was selected, on validation images." if rings else ""
-    at_sites = f"Test {score.words} of the selected model at each hospital. Further {score.better_direction} is better."
-    by_round = f"Test {score.words} after each round, averaged over hospitals.{ring}{band}"
+    scored = f"{runs[0].scored_on.capitalize()} {score.words}"
+    at_sites = f"{scored} of the selected model at each hospital. Further {score.better_direction} is better."
+    by_round = f"{scored} after each round, averaged over hospitals.{ring}{band}"
     drift = f"Drift in each round, averaged over hospitals. Lower means that their models stay closer.{band}"
     pictures = {"sites": Picture(figures.per_site_scores(runs), at_sites)}
     if any(run.records for run in runs):

@@ -180,14 +180,14 @@ class Table:
 
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
-    """Build the table of test scores in their unit: a row per method, a column per site, then the average."""
+    """Build the table of scores in their unit: a row per method, a column per site, then the average."""
     methods, sites = methods_of(runs), sites_of(runs)
     several_seeds = any(len(method.runs) > 1 for method in methods)
     columns = _columns(sites, several_seeds)
     rows = [_row(method, sites, several_seeds) for method in methods]
     competing = [not method.is_reference for method in methods]
     return Table(
-        caption=f"Test {runs[0].score.words_with_unit}, {runs[0].task}",
+        caption=f"{runs[0].scored_on.capitalize()} {runs[0].score.words_with_unit}, {runs[0].task}",
         columns=columns,
         rows=_mark_best(rows, columns, competing, runs[0].score),
         notes=_notes(runs, methods, several_seeds),

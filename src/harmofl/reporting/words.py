@@ -38,7 +38,7 @@ def rank_methods(runs: Sequence[FinishedRun]) -> list[MethodScores]:
 
 def _who_is_ahead(order: Sequence[MethodScores], runs: Sequence[FinishedRun]) -> str:
     leader, score = order[0], runs[0].score
-    quantity = f"average test {score.words} over {_count(len(sites_of(runs)), 'hospital')}"
+    quantity = f"average {runs[0].scored_on} {score.words} over {_count(len(sites_of(runs)), 'hospital')}"
     if len(order) == 1:
         return f"{leader.label} reaches {score.text(leader.average)} {quantity}."
     level = [method.label for method in order if is_level(leader.average, method.average)]

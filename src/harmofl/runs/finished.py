@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,6 +113,27 @@ class FinishedRun:
     def average(self) -> float:
         """The mean test score over sites, in the score's unit."""
         return self.score.in_unit(self.summary["test"]["average"])
+
+    @property
+    def scored_on(self) -> str:
+        """Which images its scores are of: "test" or "validation"."""
+        return str(self.summary.get("scored_on", "test"))
+
+    def on_validation(self) -> FinishedRun:
+        """The same run with its validation scores, of the selected round, in place of those on test images."""
+        rounds = self.summary.get("best_rounds") or {}
+        scores = {
+            record["site"]: record["metric"]
+            for record in self.records
+            if record["phase"] == "val"
+            and record["round"] == rounds.get(record["site"], self.summary.get("best_round"))
+        }
+        known = [scores[site] for site in self.scores if site in scores]
+        average = statistics.fmean(known) if len(known) == len(self.scores) else None
+        records = [{**record, "phase": "test"} for record in self.records if record["phase"] == "val"]
+        records += [dict(record) for record in self.records if record["phase"] not in ("val", "test")]
+        summary = {**self.summary, "test": {**scores, "average": average}, "scored_on": "validation"}
+        return replace(self, summary=summary, records=records)
 
     def with_label(self, label: str) -> FinishedRun:
         """The same run under another title."""

@@ -1,0 +1,151 @@
+"""Choose the recipe that we recommend from kept validation scores, by the rule of docs/protocol.md.
+
+python benchmarks/choose_recipe.py [RESULTS]
+
+RESULTS: the folder of kept results, `results` by default
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from harmofl.experiments.cells import read_experiment
+from harmofl.experiments.kept import Kept
+from harmofl.experiments.results import gather
+from harmofl.reporting.comparisons import FEWEST_PAIRS, LEVEL, Values, paired_differences, sign_flip_p, wilcoxon_p
+from harmofl.reporting.tables import MethodScores, methods_of
+
+ROOT = Path(__file__).parent.parent
+TILES = "nuclei-tiles"
+TASKS = (TILES, "histology", "nuclei", "prostate")
+BASELINE = "FedAvg"
+LARGEST_LOSS = 1.0
+"""Points that a candidate may lose at a site against the baseline, on average over schedules and seeds."""
+SMALLEST_GAIN = 0.3
+"""Points for which one more piece is worth having."""
+
+EFFORT: Mapping[str, tuple[int, int]] = {
+    "FedAvg": (0, 1),
+    "FedRDN": (1, 1),
+    "SiteAlign": (1, 1),
+    "Momentum-SAM": (1, 1),
+    "perturbation": (1, 2),
+    "SCAFFOLD": (1, 1),
+    "FedAvgM": (1, 1),
+    "FedRDN, weights by examples": (2, 1),
+    "FedRDN with Momentum-SAM": (2, 1),
+    "FedRDN with SCAFFOLD": (2, 1),
+}
+"""Of each candidate: pieces beyond FedAvg, and passes a step."""
+
+Setting = tuple[str, str]
+"""Task and schedule."""
+Scores = Mapping[str, Mapping[Setting, MethodScores]]
+"""By candidate and setting."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the rule makes of a candidate, in points against the baseline."""
+
+    name: str
+    gain: float
+    worst_site: float
+    worst_at: str
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether no site pays for the others."""
+        return self.worst_site >= -LARGEST_LOSS
+
+
+def place(name: str, scores: Scores) -> Place:
+    """Weigh a candidate against the baseline."""
+    own, base = scores[name], scores[BASELINE]
+    gains = {setting: float(paired_differences(own[setting], base[setting]).mean()) for setting in base}
+    worst_at, worst = min(_gains_at_sites(own, base).items(), key=lambda item: item[1])
+    return Place(name, weigh(gains), worst, worst_at)
+
+
+def weigh(gains: Mapping[Setting, float]) -> float:
+    """The mean over settings, in which the real tiles count as much as all phantoms together."""
+    parts = [[gain for (task, _), gain in gains.items() if (task == TILES) is real] for real in (True, False)]
+    return float(np.mean([np.mean(part) for part in parts if part]))
+
+
+def _gains_at_sites(own: Mapping[Setting, MethodScores], base: Mapping[Setting, MethodScores]) -> dict[str, float]:
+    """The mean gain at each site of each task, over schedules and seeds."""
+    found: dict[str, list[float]] = {}
+    for setting, method in own.items():
+        for site in base[setting].runs[0].scores:
+            lead = method.score.lead(method.mean_at(site), base[setting].mean_at(site))
+            found.setdefault(f"{setting[0]}, {site}", []).append(lead)
+    return {where: float(np.mean(gains)) for where, gains in found.items()}
+
+
+def is_tie(best: Place, other: Place, scores: Scores) -> bool:
+    """Whether a candidate is as good as the best: the gap is small, or could be noise."""
+    if best.gain - other.gain < SMALLEST_GAIN:
+        return True
+    pairs = [
+        paired_differences(scores[best.name][setting], scores[other.name][setting]) for setting in scores[BASELINE]
+    ]
+    differences: Values = np.concatenate(pairs)
+    noise = max(sign_flip_p(differences), wilcoxon_p(differences)) >= LEVEL
+    return len(differences) < FEWEST_PAIRS or noise
+
+
+def choose(scores: Scores) -> tuple[str, list[Place]]:
+    """The chosen candidate, and all of them, the best first."""
+    places = sorted((place(name, scores) for name in scores), key=lambda each: -each.gain)
+    eligible = [each for each in places if each.is_eligible]
+    ties = [each for each in eligible if is_tie(eligible[0], each, scores)]
+    return min(ties, key=lambda each: (*EFFORT[each.name], -each.gain)).name, places
+
+
+def read_scores(results: Path) -> tuple[Scores, list[str]]:
+    """Every candidate's validation scores from kept results, and which cells are missing."""
+    kept = Kept(results)
+    found: dict[str, dict[Setting, MethodScores]] = {}
+    missing: list[str] = []
+    for task in TASKS:
+        folder = "images" if task == TILES else None  # it is not opened: kept results say what they are of
+        done = gather(read_experiment(ROOT / "experiments" / f"recipe-{task}.toml", folder), kept=kept)
+        missing += [f"{task}: {cell}" for cell in done.missing]
+        places = {cell.label: (cell.row, cell.variation) for cell in done.experiment.cells}
+        runs = done.lines()
+        for method in methods_of(runs) if runs else ():
+            row, schedule = places[method.label]
+            found.setdefault(row, {})[task, schedule] = method
+    return found, missing
+
+
+def table(chosen: str, places: Sequence[Place]) -> str:
+    """The ranking in Markdown."""
+    lines = ["| candidate | gain | worst site | pieces, passes | |", "|---|---:|---|---|---|"]
+    for each in places:
+        remark = "**chosen**" if each.name == chosen else ("" if each.is_eligible else "a site loses too much")
+        effort = ", ".join(map(str, EFFORT[each.name]))
+        where = f"{each.worst_site:+.2f} ({each.worst_at})"
+        lines.append(f"| {each.name} | {each.gain:+.2f} | {where} | {effort} | {remark} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Print the ranking and the choice, or what is missing for one."""
+    scores, missing = read_scores(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results")
+    if missing:
+        print(f"{len(missing)} cells are missing, such as {missing[0]}: nothing is chosen yet", file=sys.stderr)
+        return 1
+    chosen, places = choose(scores)
+    print(table(chosen, places))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
