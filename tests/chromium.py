@@ -20,8 +20,8 @@ FLAGS = [
 ]
 
 
-def open_page(page: Path, profile: Path, *flags: str) -> str:
-    """Open a page, run its scripts and return the document they leave; the browser has nothing to complain about."""
+def open_page(page: Path | str, profile: Path, *flags: str) -> str:
+    """Open a file or an address, run its scripts and return the document; the browser has nothing to complain about."""
     names = ("chromium", "chromium-browser", "google-chrome")
     browser = next((found for name in names if (found := shutil.which(name))), None)
     if browser is None:
@@ -29,7 +29,8 @@ def open_page(page: Path, profile: Path, *flags: str) -> str:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    command = [browser, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    address = page if isinstance(page, str) else page.as_uri()
+    command = [browser, *FLAGS, *flags, f"--user-data-dir={profile}", "--dump-dom", address]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ":CONSOLE" not in result.stderr, result.stderr
     return result.stdout

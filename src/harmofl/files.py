@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ PART = ".part"
 PRIVATE = 0o600
 """The mode of a file that only its owner may read."""
 
+
+TRIES, PAUSE = 5, 0.02
+"""How often a lock is tried for, and the seconds between."""
 
 FULL_OR_BROKEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """What is wrong with a disk, not with what was asked for."""
@@ -74,13 +78,34 @@ def write_whole(path: Path, content: bytes | str, mode: int = 0o644) -> None:
 def claim(path: Path, message: str) -> int:
     """Lock a file for this process, whose end frees it; the message is for whoever comes second."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-    if fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise UsageError(message) from None
-    return handle
+    for _ in range(TRIES):
+        if _lock(handle):
+            return handle
+        time.sleep(PAUSE)  # someone may only have looked whether it is locked
+    os.close(handle)
+    raise UsageError(message)
+
+
+def _lock(handle: int, shared: bool = False) -> bool:
+    if fcntl is None:  # pragma: no cover
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def is_claimed(path: Path) -> bool:
+    """Whether a process holds a lock on a file; a file that is not there is not made."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _lock(handle, shared=True)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

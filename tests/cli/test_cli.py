@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import harmofl
 from harmofl import cli
+from harmofl.cli.completion import complete_run, complete_setting
 from runs import (
     alive_in_group,
     arguments,
@@ -81,6 +83,7 @@ COMPLETIONS = {
     "train --method fed": {"fedavg", "fedprox", "fednova", "fedadam", "fedbn"},
     "train --preset p": {"paper", "paper-code"},
     "train --set training.learning": {"training.learning_rate=", "training.learning_rate_schedule="},
+    "train --set me": {"method."},
     "train --device c": {"cpu", "cuda"},
     "evaluate model --split t": {"train", "test"},
     "data check --task s": {"segmentation"},
@@ -105,6 +108,17 @@ def test_the_shell_completes_names_without_torch(typed: str) -> None:
     assert COMPLETIONS[typed] <= set(found)
     assert all(name.startswith(typed.split()[-1]) for name in found)
     assert imported == "[]"
+
+
+def test_the_shell_completes_settings_of_the_chosen_method_or_of_all_and_runs_of_a_folder(tmp_path: Path) -> None:
+    chosen, none = (SimpleNamespace(params={"method": name}) for name in ("fedprox", None))
+    assert complete_setting(chosen, "method.") == ["method.mu="]  # type: ignore[arg-type]
+    assert {"method.mu=", "method.band="} <= set(complete_setting(none, "method."))  # type: ignore[arg-type]
+    for name in ("first", "table/fedavg", "other"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.toml").touch()
+    here = SimpleNamespace(params={"folder": tmp_path})
+    assert complete_run(here, "") == ["first", "other", "table/fedavg"]  # type: ignore[arg-type]
 
 
 def test_the_version_is_shown(run: Run) -> None:

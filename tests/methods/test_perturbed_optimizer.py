@@ -85,6 +85,21 @@ def test_it_is_perturbed_descent_to_the_bit_with_batch_norm_dropout_harmonizer_a
     assert equal(state_of(network, losses), by_descent)
 
 
+def test_a_relative_radius_is_that_of_perturbed_descent() -> None:
+    network, other = make_network(), make_network()
+    optimizer = PerturbedOptimizer(network.parameters(), SGD, radius_relative=0.1, lr=0.1)
+    plain, step = SGD(other.parameters(), lr=0.1), PerturbedDescent(radius_relative=0.1)
+    torch.manual_seed(2)
+    for images in batches(2):
+        optimizer.step(closure_for(network, images))
+    torch.manual_seed(2)
+    for images in batches(2):
+        step(other, plain, lambda images=images: F.cross_entropy(other(images), LABELS))
+    assert equal(list(network.state_dict().values()), list(other.state_dict().values()))
+    with pytest.raises(ValueError, match="give one of the two"):
+        PerturbedOptimizer(network.parameters(), SGD, radius=0.1, radius_relative=0.1, lr=0.1)
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_with_a_gradient_scaler_it_makes_the_same_step(enabled: bool) -> None:
     network = make_network()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from typer import Context
+
 PRESETS = ("smoke", "small", "paper", "paper-code")
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -46,11 +48,32 @@ def complete_device(incomplete: str) -> list[str]:
     return _beginning(incomplete, DEVICES)
 
 
-def complete_setting(incomplete: str) -> list[str]:
-    """Settings that begin so, up to the equals sign; those of methods are not known without importing them."""
+def complete_setting(context: Context, incomplete: str) -> list[str]:
+    """Settings that begin so, up to the equals sign; of the method that is named before, or of all methods.
+
+    Only those of methods take a second, as they are in code that imports torch.
+    """
     from harmofl.settings import setting_names
 
-    return _beginning(incomplete, (f"{name}=" for name in setting_names()))
+    if incomplete.startswith("method."):
+        return _beginning(incomplete, (f"{name}=" for name in _method_settings(context.params.get("method"))))
+    return _beginning(incomplete, [*(f"{name}=" for name in setting_names()), "method."])
+
+
+def _method_settings(name: str | None) -> list[str]:
+    from harmofl import registry
+
+    chosen = [registry.methods.find(name)] if name and name in registry.methods else list(registry.methods)
+    return list(dict.fromkeys(f"method.{setting}" for method in chosen for setting in method.settings))
+
+
+def complete_run(context: Context, incomplete: str) -> list[str]:
+    """Runs in the folder that is named before, which begin so."""
+    from pathlib import Path
+
+    folder = Path(context.params.get("folder") or ".")
+    places = (place.parent for place in folder.rglob("config.toml"))
+    return sorted(_beginning(incomplete, (place.relative_to(folder).as_posix() for place in places)))
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ import typer
 
 from harmofl.cli.completion import complete_engine
 from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
+from harmofl.cli.overview import watch
 
 deploy_app = typer.Typer(
     help="Train over a real network: each hospital on its own machine, on Flower, NVIDIA FLARE or a plugin.",
@@ -221,3 +222,6 @@ def compare(
     if out is not None:
         write_comparison(out, compared)
     show_comparison(compared.comparison, as_json, out)
+
+
+deploy_app.command("watch")(watch)

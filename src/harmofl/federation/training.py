@@ -12,13 +12,14 @@ from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
-from harmofl.events import Watch, ignore
+from harmofl.events import Watch, Watchers, ignore
 from harmofl.federation.server import Server, check_pieces, check_server_rule, check_sharing, start_from
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.live_file import LiveFile
 from harmofl.runs.model_folder import read_description
 from harmofl.settings import Settings, nest, read_toml, resolve
 from harmofl.settings.schema import AT_THE_SITES
@@ -110,12 +111,17 @@ def run_federation(
         if resume and folder.summary.exists():
             return folder.read_summary()
         reached = transport or simulate(settings, method, out, source, trained)
+        watch = Watchers((watch, LiveFile(folder.live)))
         with threads(settings.federation.threads), reached as sites:
             return Server(task, method, settings, sites, folder, identifier, watch, source).run()
     except (OSError, DiskError) as error:
         cause = (isinstance(error, OSError) and error.strerror) or error
+        folder.fail(str(cause))
         kept = "what was written before is kept: mend the cause and go on with --resume"
         raise RunError(f"{out}: {cause}; {kept}") from error
+    except Exception as error:
+        folder.fail(str(error) if isinstance(error, (RunError, UsageError)) else f"{type(error).__name__}: {error}")
+        raise
     finally:
         folder.release()
 

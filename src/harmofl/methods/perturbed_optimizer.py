@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from harmofl.methods.perturbation import Buffers, climb, take_perturbed_gradient, weights_of
+from harmofl.methods.radius import Radius
 
 Result = TypeVar("Result")
 
@@ -31,7 +31,9 @@ class PerturbedOptimizer(Optimizer):
     Args:
         params: Weights or groups of weights, as every torch optimizer takes them.
         optimizer: The class that makes the step, such as `torch.optim.AdamW`; not LBFGS.
-        radius: The paper's α, how far to climb; at 0 the step is the plain one, with a single run.
+        radius: The paper's α, how far to climb; 0.05 if neither length is given. At 0 the step is the plain one, with
+            a single run.
+        radius_relative: How far to climb as a part of ‖θ‖, the norm of the weights that get a gradient.
         settings: Of that class, such as `lr`.
 
     Example:
@@ -48,11 +50,17 @@ class PerturbedOptimizer(Optimizer):
         0.699999988079071
     """
 
-    def __init__(self, params: ParamsT, optimizer: type[Optimizer], radius: float = 0.05, **settings: Any) -> None:
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer: type[Optimizer],
+        radius: float | None = None,
+        radius_relative: float | None = None,
+        **settings: Any,
+    ) -> None:
         _check_class(optimizer)
-        if not (isinstance(radius, (int, float)) and 0 <= radius < math.inf):
-            raise ValueError(f"radius = {radius!r}: must be a finite number of at least 0")
-        self.radius = radius
+        lengths = {"radius": radius, "radius_relative": radius_relative}
+        self.radius = Radius(**{name: length for name, length in lengths.items() if length is not None})
         self.base = optimizer(params, **settings)
         self._running = False
         super().__init__(self.base.param_groups, self.base.defaults)
@@ -94,14 +102,14 @@ class PerturbedOptimizer(Optimizer):
         return result
 
     def _take_gradient(self, closure: Callable[[], Result]) -> Result:
-        if self.radius == 0:
+        if self.radius.is_zero:
             return self._run(closure)
         buffers = Buffers()
         with buffers.of_called_modules():
             return take_perturbed_gradient(weights_of(self), self._ascend, lambda: self._run(closure), buffers)
 
     def _ascend(self, weights: list[Tensor]) -> None:
-        climb(weights, self.radius)
+        climb(weights, self.radius.length(weights))
 
     def _run(self, closure: Callable[[], Result]) -> Result:
         """Replace the gradients by those of the closure's loss."""
@@ -147,7 +155,7 @@ class PerturbedOptimizer(Optimizer):
         super().__setstate__({})
 
     def __repr__(self) -> str:
-        return f"PerturbedOptimizer(radius={self.radius}, base={self.base!r})"
+        return f"PerturbedOptimizer({self.radius}, base={self.base!r})"
 
 
 def _check_class(optimizer: object) -> None:

@@ -29,7 +29,7 @@ class Photo:
 def read_gallery(folder: Path) -> list[Photo]:
     """The pictures that lie below a run's or an experiment's folder, as many as a page has room for."""
     photos, room = [], LARGEST
-    for path, caption in _list_pictures(folder / FOLDER):
+    for path, caption in list_pictures(folder / FOLDER):
         content = path.read_bytes()
         if len(content) <= room:
             room -= len(content)
@@ -39,7 +39,8 @@ def read_gallery(folder: Path) -> list[Photo]:
     return photos
 
 
-def _list_pictures(folder: Path) -> Iterator[tuple[Path, str]]:
+def list_pictures(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The pictures in a folder and below, with their captions."""
     for listing in sorted(folder.rglob(FILE)):
         try:
             content = json.loads(listing.read_text(encoding="utf-8"))

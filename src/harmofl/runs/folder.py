@@ -6,6 +6,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,21 @@ class RunFolder:
         return self.path / "summary.json"
 
     @property
+    def failure(self) -> Path:
+        """Why the run could not go on, while it has not been resumed."""
+        return self.path / "failure.txt"
+
+    @property
+    def live(self) -> Path:
+        """What the sites have answered in the round that is under way."""
+        return self.path / ".live.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while a process writes here."""
+        return self.path / ".lock"
+
+    @property
     def model(self) -> Path:
         """The selected model."""
         return self.path / "model"
@@ -67,6 +83,7 @@ class RunFolder:
             self._claim()
             check()  # again, as another process may have been here between
             remove_parts(self.path)
+            self.failure.unlink(missing_ok=True)
             if not resume:
                 write_whole(self.config, settings.to_toml())
             if not self.data.exists():
@@ -118,11 +135,13 @@ class RunFolder:
             raise UsageError(f"{self.path}: the {what} have changed since the run began")
 
     def _claim(self) -> None:
-        self._lock = claim(self.path / ".lock", f"{self.path} is in use by another process")
+        self._lock = claim(self.lock, f"{self.path} is in use by another process")
 
     def release(self) -> None:
         """Let another process write here."""
         if self._lock is not None:
+            with suppress(OSError):
+                self.live.unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = None
 
@@ -150,6 +169,11 @@ class RunFolder:
         """The summary of a finished run."""
         summary: Record = json.loads(self.summary.read_text(encoding="utf-8"))
         return summary
+
+    def fail(self, problem: str) -> None:
+        """Write why the run cannot go on, if that can still be written."""
+        with suppress(OSError):
+            write_whole(self.failure, f"{problem}\n")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run is done."""
