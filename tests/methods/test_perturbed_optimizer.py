@@ -289,7 +289,7 @@ class Loader:
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's own, about the machine
 def test_lightnings_automatic_optimization_makes_the_same_steps() -> None:
-    lightning = pytest.importorskip("lightning")
+    lightning = pytest.importorskip("pytorch_lightning")
 
     class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
