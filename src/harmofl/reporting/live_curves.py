@@ -64,7 +64,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
     >>> nice_ticks(0.12, 0.57)
     [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     >>> nice_ticks(2.0, 2.0)
-    [1.5, 2.0, 2.5]
+    [1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.6]
     """
     if high - low < 1e-9 * max(1.0, abs(high)):
         low, high = low - 0.25 * max(1.0, abs(low)), high + 0.25 * max(1.0, abs(high))
