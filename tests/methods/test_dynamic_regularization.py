@@ -34,6 +34,22 @@ def test_the_sites_agree_where_the_sum_is_least_and_fedavg_stops_elsewhere() -> 
 
 
 def test_the_server_remembers_the_sum_of_the_mean_moves() -> None:
-    change, memory = DynamicAverage().move({"w": torch.tensor([1.0])}, {"w": torch.tensor([0.5])}, 1.0)
+    change, memory = DynamicAverage().move_for({"w": torch.tensor([1.0])}, {"w": torch.tensor([0.5])}, 1.0, 1.0)
     assert change["w"].tolist() == [2.5]
     assert memory["w"].tolist() == [1.5]
+
+
+def test_sites_that_did_not_answer_count_as_not_moved() -> None:
+    """One of four sites answers and moves by 1: the mean over all sites of what they moved is 0.25."""
+    change, memory = DynamicAverage().move_for({"w": torch.tensor([1.0])}, {"w": torch.tensor([0.5])}, 1.0, 0.25)
+    assert memory["w"].tolist() == [0.75]
+    assert change["w"].tolist() == [1.75]  # to the mean of those that answered, and by h
+
+
+def test_the_servers_memory_stays_the_mean_of_the_sites_slopes() -> None:
+    """h = −α · mean of all moves, and each λ = −α · the site's own moves: h is the mean of the λ, whoever answers."""
+    federation = Parabolas(STRONG, SITES, steps=1, rate=0.1)
+    for answering in ("AB", "B", "A", "AB"):
+        federation.round(answering)
+        slopes = [float(federation.kept[site].get("penalty-0.x", torch.zeros(()))) for site in "AB"]
+        assert -float(federation.memory["x"]) == pytest.approx(sum(slopes) / 2)

@@ -89,3 +89,18 @@ def test_a_rule_that_sees_every_update_rescales_by_the_effective_steps_as_sums_d
         for move in (10.0, 20.0):
             aggregation.add({"weight": torch.tensor([move])}, 1.0, num_steps=10, momentum=0.0)
         assert aggregation.finish({}, 1.0)[0]["weight"].item() == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fewest"),
+    [
+        (Median(), 3),
+        (GeometricMedian(), 3),
+        (TrimmedMean(trimmed=0.2), 5),
+        (TrimmedMean(trimmed=0.3), 4),
+        (TrimmedMean(trimmed=0.0), 1),
+        (Krum(outliers=2), 7),
+    ],
+)
+def test_each_rule_says_how_many_sites_it_needs(rule: ServerRule, fewest: int) -> None:
+    assert rule.fewest_sites == fewest

@@ -69,7 +69,8 @@ class Parabolas:
             state, sent = self._train(site)
             aggregation.add(state, 1.0, self.steps, 0.0)
             combining.add(site, sent)
-        state, self.memory = aggregation.finish(self.memory, 1.0)
+        answered = len(answering or self.sites) / len(self.sites)
+        state, self.memory = aggregation.finish(self.memory, 1.0, answered)
         self.combined, self.x = combining.value(), float(state["x"])
         return self.x
 

@@ -130,13 +130,13 @@ class Client:
         return Reply(self.site.name, sent=collect_sent(memories), num_examples=len(self.site.train))
 
     def _evaluate(self, request: Request) -> Reply:
-        self._receive(request, version=request.round)
+        self._receive(request, newest=request.round)
         self.model.harmonizer.freeze()  # a model that is used learns no more
         scores = self._test(request.round) if request.thorough else self._scores()
         return Reply(self.site.name, metrics=scores, num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
-        kept, memories = self._receive(request, version=request.round - 1)
+        kept, memories = self._receive(request, newest=request.round - 1)
         scores = self._scores() if request.score else {}
         try:
             trained = self.trained.find(request, kept) if self.trained else None
@@ -221,9 +221,9 @@ class Client:
         terms = [started[name] for name, piece in self.pieces.items() if isinstance(piece, Penalty)]
         return started.get(STEP, self.method.step), [term for term in terms if term is not None]
 
-    def _receive(self, request: Request, version: int) -> tuple[State, dict[str, Memory]]:
+    def _receive(self, request: Request, newest: int) -> tuple[State, dict[str, Memory]]:
         """Put the received entries and the site's own into the model; return what the site kept, for its pieces too."""
-        kept = self.store.newest(at_most=version)
+        kept = self.store.newest(at_most=newest if request.counted is None else request.counted)
         memories = open_memories(self.pieces, kept, request.combined)
         own = memories[OWN].kept
         received = {name: tensor for name, tensor in request.state.items() if name not in own}
@@ -246,6 +246,8 @@ class Client:
 
     def _keep(self, request: Request, kept: State) -> None:
         """Write the version of this round, and drop those that no round will start from again."""
+        if request.counted is not None:
+            self.store.remove_between(request.counted, request.round)
         self.store.save(request.round, kept)
         self.store.prune({*request.keep, request.round})
 

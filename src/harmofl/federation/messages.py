@@ -37,6 +37,9 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
     keep: tuple[int, ...] = ()
     """Rounds that the server may still go back to, so the site keeps what it stored after them."""
+    counted: int | None = None
+    """The last round of this site that counted, 0 before the first: it goes on from what it kept then. A reply that was
+    late or refused never counted, and what the site kept with it is dropped. None: every round did."""
     score: bool = False
     thorough: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,6 +33,8 @@ from harmofl.runs.summary import summarize
 from harmofl.settings import Settings
 from harmofl.states import load, snapshot
 from harmofl.tasks.task import Source, Task
+
+logger = logging.getLogger(__name__)
 
 
 class Server:
@@ -67,6 +70,7 @@ class Server:
         self.pooled = running_statistics(model.network) if pools else {}
         self.trainable = {name for name, _ in model.network.named_parameters()}
         self.pieces = method.pieces()
+        self._warned = False
         self.sites = Sites(transport, settings.federation, announce(self.pieces, model), watch)
 
     def run(self) -> Record:
@@ -156,9 +160,11 @@ class Server:
             self._note(record_training(requests[reply.site], reply), records)
         self._require_quorum(len(losses), sites, number, records)
 
-        state, memory = aggregation.finish(progress.memory, self.settings.federation.server_learning_rate)
+        answered = len(losses) / self.num_participants
+        state, memory = aggregation.finish(progress.memory, self.settings.federation.server_learning_rate, answered)
         seconds = time.perf_counter() - started
         records.append(record_round(number, list(losses.values()), scores, seconds, records))
+        records[-1] |= self._warn_of_few(len(losses))
         self.folder.append(records)
         following = progress.advance(
             state=state,
@@ -174,7 +180,7 @@ class Server:
         return following
 
     def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: bool) -> Request:
-        has_own = kind == "train" and site in progress.trained  # it may not have had it yet in a round to evaluate
+        has_own = kind == "train" and site in progress.counted  # it may not have had it yet in a round to evaluate
         state = progress.state if has_own else self.initial | progress.state
         return Request(
             run=self.run_identifier,
@@ -184,8 +190,21 @@ class Server:
             combined=progress.combined,
             settings=settings_to_send(self.settings),
             keep=progress.kept,
+            counted=progress.counted.get(site, 0),
             **more,
         )
+
+    def _warn_of_few(self, num_answers: int) -> Record:
+        """What the server's record says if too few sites answered for what its rule promises; also logged, once."""
+        fewest = self.method.server_rule.fewest_sites
+        if num_answers >= fewest:
+            return {}
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "%d sites answered: %s needs %d to withstand a bad one", num_answers, self.method.name, fewest
+            )
+        return {"warning": f"{num_answers} sites answered, {fewest} are needed to withstand a bad one"}
 
     def _weight(self, reply: Reply) -> float:
         return float(reply.num_examples) if self.settings.federation.weights == "examples" else 1.0

@@ -52,11 +52,11 @@ class Aggregation(ABC):
     def targets(self) -> State:
         """Where the sites would have every floating-point entry, in double precision."""
 
-    def finish(self, memory: State, learning_rate: float) -> tuple[State, State]:
-        """Return the new global state and the server rule's new memory."""
+    def finish(self, memory: State, learning_rate: float, answered: float = 1.0) -> tuple[State, State]:
+        """Return the new global state and the server rule's new memory; `answered`: the part of all sites that did."""
         targets = self.targets()
         update = {name: targets[name] - self.state[name].double() for name in self.floating if name in self.trainable}
-        change, new_memory = self.rule.move(update, memory, learning_rate)
+        change, new_memory = self.rule.move_for(update, memory, learning_rate, answered)
         # Seen from the target, a rule that goes all the way adds exactly nothing; seen from the start it would round.
         moved = {name: targets[name] + (change[name] - update[name]) for name in update}
         results = self._largest | targets | moved

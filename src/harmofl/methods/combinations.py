@@ -79,8 +79,8 @@ class Mean(Total):
 class Accumulated(Total):
     """What was combined before, plus this round's sum divided by the number of all sites.
 
-    For sites that send changes: a site that misses a round changes nothing. (A site whose reply is lost after it has
-    trained keeps a change that the server never hears of.)
+    For sites that send changes: a site that misses a round changes nothing. A site whose reply is lost after it has
+    trained goes back to what it kept before, so that both sides stay in step.
     """
 
     def result(self, name: str, total: Tensor) -> Tensor:

@@ -49,12 +49,15 @@ class DynamicRegularizer(Penalty):
 
 @dataclass(frozen=True)
 class DynamicAverage(ServerRule):
-    """θ ← mean of the sites − h/α, with h/α ← h/α − mean move: the server remembers the sum of all mean moves.
+    """θ ← mean of the sites that answered − h/α, with h/α ← h/α − (sum of their moves)/(number of all sites).
 
-    The mean is over the sites that answered: where some miss a round, it stands for that of all.
+    So the server remembers the mean over all sites of all that they have moved; a site that misses a round has not
+    moved.
     """
 
-    def move(self, update: State, memory: State, learning_rate: float) -> tuple[State, State]:
+    def move_for(self, update: State, memory: State, learning_rate: float, answered: float) -> tuple[State, State]:
         """Go to the mean, and as far again as the sites have moved in all rounds together."""
-        total = {name: memory.get(name, torch.zeros_like(tensor)) + tensor for name, tensor in update.items()}
+        total = {
+            name: memory.get(name, torch.zeros_like(tensor)) + answered * tensor for name, tensor in update.items()
+        }
         return {name: learning_rate * (tensor + total[name]) for name, tensor in update.items()}, total

@@ -6,6 +6,7 @@ needs every site's update at once, and counts all sites alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -26,6 +27,7 @@ class Median(ServerRule):
     """
 
     needs_every_update = True
+    fewest_sites = 3
 
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
         """Take the median of every number."""
@@ -41,6 +43,11 @@ class TrimmedMean(ServerRule):
 
     trimmed: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     needs_every_update = True
+
+    @property
+    def fewest_sites(self) -> int:
+        """So many that one at each end is left out; without trimming it promises nothing."""
+        return max(3, math.ceil(1 / self.trimmed)) if self.trimmed else 1
 
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
         """Sort every number over the sites and average the middle ones."""
@@ -58,6 +65,11 @@ class Krum(ServerRule):
     outliers: Annotated[int, Field(ge=0)] = 1
     needs_every_update = True
 
+    @property
+    def fewest_sites(self) -> int:
+        """The paper's n > 2 · outliers + 2."""
+        return 2 * self.outliers + 3
+
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
         """Choose the site with the smallest sum of squared distances."""
         flat = torch.stack([_flatten(update) for update in updates])
@@ -73,6 +85,7 @@ class GeometricMedian(ServerRule):
 
     iterations: Annotated[int, Field(ge=1)] = 32
     needs_every_update = True
+    fewest_sites = 3
 
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
         """Average again and again, each site weighted by the inverse of its distance."""

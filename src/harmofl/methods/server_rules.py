@@ -48,6 +48,11 @@ class ServerRule:
     needs_every_update: ClassVar[bool] = False
     """Whether `combine` must see all updates. Otherwise sums are enough: memory stays flat, however many sites."""
 
+    @property
+    def fewest_sites(self) -> int:
+        """With how many answers it keeps what it promises; with fewer, the records of the round warn."""
+        return 1
+
     def effective_steps(self, num_steps: int, momentum: float) -> float:
         """Return aᵢ: what a site's update is divided by before averaging.
 
@@ -78,6 +83,13 @@ class ServerRule:
             The change of the global weights, and what the rule remembers for the next round.
         """
         return {name: learning_rate * tensor for name, tensor in update.items()}, {}
+
+    def move_for(self, update: State, memory: State, learning_rate: float, answered: float) -> tuple[State, State]:
+        """Make the server's step where it matters how many sites answered; as `move` unless a rule overrides it.
+
+        `answered`: the part of all sites that answered.
+        """
+        return self.move(update, memory, learning_rate)
 
 
 def combine_entries(updates: Sequence[Update], function: Callable[[Tensor], Tensor]) -> Update:

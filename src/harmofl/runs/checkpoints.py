@@ -30,8 +30,8 @@ class Progress:
     seconds: float = 0.0
     kept: tuple[int, ...] = ()
     """Rounds that this checkpoint or the one before may need."""
-    trained: tuple[str, ...] = ()
-    """Sites that have trained, and so have entries of their own if not everything travels."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """For each site that has trained, the last round of it that counted; it goes on from what it kept then."""
 
     def advance(
         self,
@@ -57,7 +57,7 @@ class Progress:
             seconds=self.seconds + seconds,
             # This checkpoint and the one before, should this one be damaged, and the best round as each knows it.
             kept=tuple(sorted({number, self.round} | selection.rounds() | self.selection.rounds())),
-            trained=tuple(sorted({*self.trained, *trained})),
+            counted={**self.counted, **dict.fromkeys(trained, number)},
         )
 
 
@@ -69,7 +69,7 @@ def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
         "num_records": progress.num_records,
         "seconds": progress.seconds,
         "kept": progress.kept,
-        "trained": progress.trained,
+        "counted": dict(progress.counted),
     }
     tensors = (
         add_prefix("state", progress.state)
@@ -107,5 +107,6 @@ def read_checkpoint(folder: RunFolder, version: int) -> Progress:
         num_records=notes["num_records"],
         seconds=notes["seconds"],
         kept=tuple(notes["kept"]),
-        trained=tuple(notes["trained"]),
+        # Before 0.2 a checkpoint named the sites only.
+        counted=notes.get("counted") or dict.fromkeys(notes.get("trained", ()), notes["round"]),
     )

@@ -61,6 +61,12 @@ class Store:
                 logger.warning("using an older state, as the newest cannot be read: %s", error)
         return {}
 
+    def remove_between(self, first: int, last: int) -> None:
+        """Remove the versions after one and before another."""
+        for version in self.versions():
+            if first < version < last:
+                self.path(version).unlink(missing_ok=True)
+
     def prune(self, keep: Iterable[int]) -> None:
         """Remove every version that none of these rounds would start from."""
         needed = {self.latest(at_most=version) for version in keep}
