@@ -1,7 +1,7 @@
 import torch
 from torch import nn
 
-from harmofl.methods.adaptations import OwnLayers, SiteStatistics, as_received, estimate_statistics, pool_statistics
+from harmofl.methods.adaptations import OwnLayers, SiteStatistics, as_received, pool_statistics
 from harmofl.methods.layers import Harmonizer
 from harmofl.methods.model import Model
 from harmofl.models.network import Network
@@ -13,20 +13,10 @@ def small_model() -> tuple[Model, nn.BatchNorm2d]:
     return Model(Harmonizer(), Network(nn.Sequential(norm, nn.Conv2d(2, 2, 1)), "1")), norm
 
 
-def test_estimated_statistics_are_the_means_over_batches() -> None:
-    model, norm = small_model()
-    halves = torch.rand(8, 2, 4, 4).split(4)
-    estimate_statistics(model, halves)
-    torch.testing.assert_close(norm.running_mean, torch.stack([h.mean(dim=(0, 2, 3)) for h in halves]).mean(dim=0))
-    torch.testing.assert_close(norm.running_var, torch.stack([h.var(dim=(0, 2, 3)) for h in halves]).mean(dim=0))
-    assert not model.training
-    assert norm.momentum == 0.1
-
-
 def test_a_last_batch_of_one_image_has_no_say() -> None:
     model, norm = small_model()
     first = torch.rand(4, 2, 4, 4)
-    estimate_statistics(model, [first, torch.rand(1, 2, 4, 4)])
+    pool_statistics(model, [first, torch.rand(1, 2, 4, 4)])
     torch.testing.assert_close(norm.running_mean, first.mean(dim=(0, 2, 3)))
 
 
@@ -50,6 +40,22 @@ def test_pooled_statistics_are_those_of_all_images_together() -> None:
     torch.testing.assert_close(norm.running_var, everything.var(dim=(0, 2, 3)))
     assert norm.momentum == 0.1
     assert not model.training
+
+
+def test_the_first_layer_s_statistics_do_not_depend_on_batches_or_order_but_a_deeper_one_s_do_a_little() -> None:
+    """Layers before a deeper one normalize each batch with its own statistics, as in training."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.BatchNorm2d(2), nn.ReLU(), nn.BatchNorm2d(2))
+    model, images = Model(Harmonizer(), Network(body, "2")), torch.rand(16, 2, 4, 4)
+    states = []
+    for size, order in ((16, torch.arange(16)), (4, torch.arange(16)), (4, torch.randperm(16))):
+        pool_statistics(model, images[order].split(size))
+        states.append(snapshot(model))
+    for other in states[1:]:
+        torch.testing.assert_close(other["network.body.0.running_mean"], states[0]["network.body.0.running_mean"])
+        torch.testing.assert_close(other["network.body.0.running_var"], states[0]["network.body.0.running_var"])
+        moved = other["network.body.2.running_mean"] - states[0]["network.body.2.running_mean"]
+        assert 0 < moved.abs().max() < 0.05
 
 
 def test_pooled_statistics_of_one_batch_are_those_of_training() -> None:

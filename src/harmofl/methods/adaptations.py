@@ -51,7 +51,7 @@ class OwnLayers(Adaptation):
 
     def adapt(self, model: Model, images: Iterable[Tensor]) -> None:
         """Estimate the statistics of every batch norm layer."""
-        estimate_statistics(model, images)
+        pool_statistics(model, images)
 
 
 @dataclass(frozen=True)
@@ -127,24 +127,3 @@ class Moments:
         variance = (self.squares / self.count - mean.square()).clamp_min(0) * self.count / max(1, self.count - 1)
         layer.running_mean.copy_(mean)
         layer.running_var.copy_(variance)
-
-
-def estimate_statistics(model: nn.Module, images: Iterable[Tensor]) -> None:
-    """Set the running statistics of the batch norm layers to the mean over batches of images (N, C, H, W).
-
-    The model is left in eval mode.
-    """
-    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    model.eval()
-    momenta = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # the plain mean over batches
-        layer.train()
-    with torch.no_grad():
-        for number, batch in enumerate(images):
-            if len(batch) > 1 or number == 0:  # one image alone has no variance where features are 1 × 1
-                model(batch)
-    for layer, momentum in zip(layers, momenta, strict=True):
-        layer.momentum = momentum
-    model.eval()
