@@ -137,7 +137,7 @@ methods: Registry[Method] = Registry(
             *("fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl"),
             *("fedavgm", "scaffold", "feddyn", "silobn", "fedper"),
             *("momentum_sam", "fedlesam", "fedasam"),
-            *("fedrdn", "sitealign", "fixbn"),
+            *("fedrdn", "sitealign", "fixbn", "fedwon"),
             *("median", "trimmed_mean", "krum", "geometric_median"),
             *("local", "centralized"),
         )

@@ -28,6 +28,7 @@ CASES = [  # every task, band and norm; odd and even sizes
     ("nuclei", "full", "group", 33),
     ("prostate", 0.1, "batch-statistics", 32),
     ("histology", "none", "instance", 32),
+    ("nuclei", "dc", "weight-standardization", 32),
 ]
 
 

@@ -48,6 +48,7 @@ def largest_difference(first: State, second: State) -> float:
         ("sitealign", {"method.band": "none"}, {}),
         ("sitealign", {"method.max_gain": 1.0}, {}),
         ("fixbn", {"method.exploration": 1.0}, {}),
+        ("fedwon", {}, {"model.norm": "weight-standardization"}),
         ("fedbn", GROUP, GROUP),
         ("silobn", GROUP, GROUP),
         ("momentum-sam", {"method.radius": 0}, {}),

@@ -135,6 +135,14 @@ fixbn = Method(
     limit="exploration = 1",
 )
 
+fedwon = Method(
+    "FedWon",
+    requires={"model.norm": "weight-standardization"},
+    paper="Zhuang and Lyu, ICLR 2024",
+    idea="The network has no norm layers: the weights of its convolutions are standardized instead.",
+    limit="always, on its own network",
+)
+
 fedrdn = Method(
     "FedRDN",
     harmonizer=NormalizeBySite(),

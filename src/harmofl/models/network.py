@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from harmofl.errors import UsageError
 from harmofl.models.volumes import Volume
+from harmofl.models.weight_standardization import remove_norms
 from harmofl.registry import Kind
 
-Norm = Literal["batch", "batch-statistics", "instance", "group"]
+Norm = Literal["batch", "batch-statistics", "instance", "group", "weight-standardization"]
 GROUPS = 8
 
 
@@ -79,7 +80,10 @@ def averaged(features: Tensor) -> Tensor:
 
 
 def set_norm(network: nn.Module, norm: Norm) -> None:
-    """Replace every batch norm layer of a network by the chosen kind."""
+    """Replace every batch norm layer of a network by the chosen kind, or do without."""
+    if norm == "weight-standardization":
+        remove_norms(network)
+        return
     for parent in list(network.modules()):
         for name, layer in parent.named_children():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):

@@ -171,8 +171,10 @@ class ModelSettings(Section):
 
     network: str = Field("unet", description="the name of its architecture")
     features: Annotated[int, Field(ge=2, le=1024)] = Field(32, description="channels of the first layer")
-    norm: Literal["batch", "batch-statistics", "instance", "group"] = Field(
-        "batch", description="normalization layers; batch-statistics keeps no running statistics"
+    norm: Literal["batch", "batch-statistics", "instance", "group", "weight-standardization"] = Field(
+        "batch",
+        description="normalization layers; batch-statistics keeps no running statistics; weight-standardization has no "
+        "such layers, but convolutions of standardized weights",
     )
     strides: Annotated[list[list[int]] | None, BeforeValidator(check_strides)] = Field(
         None,
