@@ -9,6 +9,7 @@ from harmofl.errors import UsageError
 PACKAGES = {
     "dicom": ("nibabel", "pydicom"),
     "dicom-seg": ("highdicom",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "nifti": ("nibabel",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "reports": ("anyascii", "matplotlib"),

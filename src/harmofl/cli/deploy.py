@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from harmofl.cli.completion import complete_engine
+from harmofl.cli.loggers import Log, LogTo, open_loggers
 from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
 from harmofl.cli.overview import watch
 
@@ -161,6 +162,8 @@ def run(
     device: Annotated[str | None, typer.Option(help="The server's own; sites choose theirs.")] = None,
     resume: Resume = False,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all sites, and then for a quorum.")] = 60.0,
+    log: Log = [],  # noqa: B006
+    log_to: LogTo = None,
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
@@ -182,8 +185,13 @@ def run(
     server = ServerKit.open(kit)
     options = read_options(task, method, preset, config, given, resumed=out if resume else None)
     again = ["deploy", "run", "--kit", str(kit)]
-    with interruptible(lambda: how_to_resume(out, again)), open_display(quiet) as watch:
-        summary = coordinate(server, options, out, resume, wait, watch)
+    with (
+        interruptible(lambda: how_to_resume(out, again)),
+        open_display(quiet) as watch,
+        open_loggers(log, out, log_to) as loggers,
+    ):
+        summary = coordinate(server, options, out, resume, wait, loggers.beside(watch))
+        loggers.keep_files(out)
     show_summary(summary, out)
     print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")
 

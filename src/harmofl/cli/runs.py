@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from harmofl.cli.completion import complete_device, complete_plan
+from harmofl.cli.loggers import Log, LogTo, open_loggers
 from harmofl.cli.options import Assignments, Config, Data, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
 
 
@@ -49,9 +49,8 @@ def train(
         typer.Option(help="auto (CUDA if there is one), cpu or cuda.", autocompletion=complete_device),
     ] = None,
     resume: Resume = False,
-    log: Annotated[
-        Literal["tensorboard"] | None, typer.Option(help="Also log to OUT/tensorboard (extra: tensorboard).")
-    ] = None,
+    log: Log = [],  # noqa: B006
+    log_to: LogTo = None,
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
@@ -67,15 +66,13 @@ def train(
     from harmofl.cli.interrupts import how_to_resume, interruptible
     from harmofl.cli.tables import show_summary
     from harmofl.displays import open_display
-    from harmofl.displays.tensorboard import log_to_tensorboard
-    from harmofl.events import Watchers, ignore
     from harmofl.settings import parse_assignments
 
     settings = parse_assignments(assignments)
     with (
         interruptible(lambda: how_to_resume(out)),
         open_display(quiet) as watch,
-        log_to_tensorboard(out / "tensorboard") if log else nullcontext(ignore) as board,
+        open_loggers(log, out, log_to) as loggers,
     ):
         summary = api.train(
             task,
@@ -89,9 +86,10 @@ def train(
             device=device,
             settings=settings,
             resume=resume,
-            watch=Watchers((watch, board)),
+            watch=loggers.beside(watch),
             progress=False,
         )
+        loggers.keep_files(out)
     show_summary(summary, out)
 
 
