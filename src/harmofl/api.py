@@ -229,7 +229,8 @@ def predict(
     site: str | None = None,
     overlay: bool = False,
     dicom_seg: bool = False,
-    overlap: float = 0.25,
+    overlap: float | None = None,
+    mirror: bool | None = None,
     batch_size: int | None = None,
     device: str = "auto",
     watch: Watch = ignore,
@@ -245,7 +246,9 @@ def predict(
         site: whose model, where each site has its own.
         overlay: also draw every mask on its image.
         dicom_seg: write masks of DICOM images as DICOM segmentations.
-        overlap: of neighbouring windows in images larger than the network's input, as a part of their size.
+        overlap: of neighbouring windows in images larger than the network's input, as a part of their size; the
+            model's setting if not given.
+        mirror: whether to average over an image and its mirror images; the model's setting if not given.
         batch_size: windows at a time; by default as in training.
         device, watch, progress: as in `train`.
         overwrite: replace what an earlier prediction wrote to `out`, which is an error otherwise.
@@ -272,6 +275,7 @@ def predict(
             overlap,
             watch=shown,
             overwrite=overwrite,
+            mirror=mirror,
         )
 
 

@@ -241,16 +241,16 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 # The formulation without a Fourier transform
 
 
-def measured(shape: tuple[int, int, int], band: Band) -> AmplitudeNormalization:
+def measured(shape: tuple[int, ...], band: Band) -> AmplitudeNormalization:
     harmonizer = AmplitudeNormalization(shape, band)
     harmonizer.measure([torch.rand(4, *shape, generator=torch.Generator().manual_seed(7)) ** 2])
     harmonizer.freeze()
     return harmonizer.eval()
 
 
-@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 15, 17), (2, 16, 9), (2, 5, 8), (3, 97, 128)])
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 15, 17), (2, 16, 9), (2, 5, 8), (3, 97, 128), (2, 5, 6, 9)])
 @pytest.mark.parametrize("band", ["none", "dc", 0.1, 0.35, "full"])
-def test_plain_operators_do_what_the_harmonizer_does(shape: tuple[int, int, int], band: Band) -> None:
+def test_plain_operators_do_what_the_harmonizer_does(shape: tuple[int, ...], band: Band) -> None:
     harmonizer = measured(shape, band)
     plain = plain_harmonizer(harmonizer)
     images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(3))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spectra import Band, Images, bands, inside_band, spatial, spectrum_of, two_batches
 
-from harmofl.inference.plain import plain_alignment
+from harmofl.inference.plain import plain_harmonizer
 from harmofl.methods.amplitude_alignment import AlignAmplitude, AmplitudeAlignment
 from harmofl.methods.channel import Combining
 from harmofl.methods.layers import largest_radius
@@ -108,7 +108,7 @@ def test_plain_operators_do_the_same(shape: tuple[int, int, int], band: Band) ->
     layer.measure([torch.rand(4, *shape, generator=generator) ** 2])
     layer.receive({"amplitude": 2 * layer.own_amplitude * torch.rand(layer.amplitude.shape, generator=generator)})
     images = torch.rand(2, *shape, generator=generator)
-    torch.testing.assert_close(plain_alignment(layer)(images), layer(images), atol=1e-5, rtol=0)
+    torch.testing.assert_close(plain_harmonizer(layer)(images), layer(images), atol=1e-5, rtol=0)
 
 
 def test_a_mean_of_a_channel_is_shared_from_few_images_but_a_spectrum_is_not() -> None:

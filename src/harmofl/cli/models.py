@@ -61,8 +61,13 @@ def predict(
         bool, typer.Option("--dicom-seg", help="DICOM segmentation objects for DICOM series, not NIfTI.")
     ] = False,
     overlap: Annotated[
-        float, typer.Option(help="How much the windows of a large image overlap, from 0 to 0.9.")
-    ] = 0.25,
+        float | None,
+        typer.Option(help="How much the windows of a large image overlap, from 0 to 0.9; the model's if not given."),
+    ] = None,
+    mirror: Annotated[
+        bool | None,
+        typer.Option("--mirror/--no-mirror", help="Average over mirror images, or do not; the model's if not given."),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Windows at a time; the training's if not given.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what an earlier prediction wrote to OUT.")
@@ -71,7 +76,7 @@ def predict(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """Masks or classes for new images (PNG, JPEG, TIFF, NIfTI, DICOM).
+    """Masks or classes for new images (PNG, JPEG, TIFF, NIfTI, DICOM, MHA, NRRD).
 
     Masks have the image's own size, orientation and spacing; classes go to OUT/predictions.csv.
 
@@ -90,6 +95,7 @@ def predict(
             overlay=overlay,
             dicom_seg=dicom_seg,
             overlap=overlap,
+            mirror=mirror,
             batch_size=batch_size,
             device=device,
             watch=watch,

@@ -63,7 +63,7 @@ def describe_strangeness(look: Look, trained: Mapping[str, Any] | None, data: Da
     if data.intensity == "auto" and depths and look.depth not in depths:
         differ = "data.intensity = 'auto' scales the two differently, so that the model may see another picture"
         notes.append(f"its values are {look.depth}, those of the training images {depths[0]}: {differ}")
-    if look.view and views and look.view not in views:
+    if data.dimensions == 2 and look.view and views and look.view not in views:
         notes.append(f"its slices are {look.view}, those of the training images {' or '.join(views)}")
     return tuple(notes)
 

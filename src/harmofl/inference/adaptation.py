@@ -25,7 +25,7 @@ from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import write_whole
 from harmofl.inference.inputs import Input, find_inputs
 from harmofl.inference.prediction import read_input
-from harmofl.inference.windows import Windows
+from harmofl.inference.volume_windows import open_windows
 from harmofl.methods.adaptations import pool_statistics
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
@@ -151,11 +151,11 @@ class _Reading:
 
     def _windows(self) -> Iterator[Tensor]:
         task, data = self._trained.task, self._trained.settings.data
-        resize = data.resize or task.kind == "classification"
+        resize = (data.resize and data.dimensions == 2) or task.kind == "classification"
         for number, image in enumerate(self._inputs):
             self._watch(StepDone(printable(image.name), number, len(self._inputs)))
             try:
-                windows = Windows(read_input(image), data, task.image_shape(data)[0], resize, overlap=0)
+                windows = open_windows(read_input(image), data, task.image_shape(data)[0], resize, overlap=0)
             except Exception as error:  # whatever is wrong with one image, the others count
                 self.unreadable[image.name] = f"{error}"
                 continue

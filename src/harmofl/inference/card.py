@@ -9,6 +9,7 @@ from typing import Any
 
 from harmofl import registry
 from harmofl.files import write_whole
+from harmofl.inference.volume_card import describe_preparation, sample_for
 from harmofl.methods.method import Method
 from harmofl.tasks.scores import PERCENT, Score, dice, score_in
 
@@ -89,7 +90,8 @@ def _warning(description: Tree) -> list[str]:
 
 
 def _purpose(description: Tree, method: Method) -> str:
-    what = "the class of every pixel" if _per_pixel(description) else "the class of an image"
+    part, whole = ("voxel", "a volume") if _of_volumes(description) else ("pixel", "an image")
+    what = f"the class of every {part}" if _per_pixel(description) else f"the class of {whole}"
     sites = description["sites"]
     text = f"Gives {what} ({_classes(description)}). Trained with {method.name} at {len(sites)} sites: {_names(sites)}."
     site = description.get("site")
@@ -104,20 +106,24 @@ def _classes(description: Tree) -> str:
     return ", ".join(f"{number} = {_escape(name)}" for number, name in enumerate(description["classes"]))
 
 
-def _shape(description: Tree) -> tuple[int, int, int]:
+def _of_volumes(description: Tree) -> bool:
+    return bool(description["settings"]["data"].get("dimensions", 2) == 3)
+
+
+def _shape(description: Tree) -> tuple[int, ...]:
     size = description["input"]
-    return size["channels"], size["height"], size["width"]
+    return tuple(size[name] for name in ("channels", "depth", "height", "width") if name in size)
 
 
 def _interface(description: Tree) -> str:
-    channels, height, width = _shape(description)
+    shape = ", ".join(map(str, _shape(description)))
     low, high = description["input"]["range"]
     classes = len(description["classes"])
-    pixels = f", {height}, {width}" if _per_pixel(description) else ""
+    pixels = f", {shape.partition(', ')[2]}" if _per_pixel(description) else ""
     table = _table(
         ["", "name", "shape", "type", "values"],
         [
-            ["input", "`images`", f"(N, {channels}, {height}, {width})", "float32", f"{low} to {high}"],
+            ["input", "`images`", f"(N, {shape})", "float32", f"{low} to {high}"],
             ["output", "`logits`", f"(N, {classes}{pixels})", "float32", "the highest is the predicted class"],
         ],
     )
@@ -126,14 +132,15 @@ def _interface(description: Tree) -> str:
 
 def _preparation(description: Tree) -> str:
     data = description["settings"]["data"]
-    steps = [
-        *_coloring(data),
-        f"Scale its values to [0, 1]: {_scaling(data.get('intensity', 'auto'))}.",
-        _fitting(description),
-        *_slicing(description),
-    ]
+    scaling = _scaling(data.get("intensity", "auto"))
+    if _of_volumes(description):
+        steps = describe_preparation(description, scaling)
+    else:
+        scale = f"Scale its values to [0, 1]: {scaling}."
+        steps = [*_coloring(data), scale, _fitting(description), *_slicing(description)]
     steps.append("Nothing else: harmonization, where the method has one, is inside the model.")
-    return "Before an image goes in:\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    heading = "What becomes of a volume:" if _of_volumes(description) else "Before an image goes in:"
+    return f"{heading}\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 
 def _slicing(description: Tree) -> list[str]:
@@ -171,7 +178,10 @@ def _window(ends: Sequence[float]) -> str:
 def _samples(description: Tree) -> str:
     shape = (1, *_shape(description))
     onnx, torchscript = ONNX_SAMPLE.format(shape=shape), TORCHSCRIPT_SAMPLE.format(shape=shape)
-    return f"ONNX (`model.onnx`):\n\n{onnx}\n\nTorchScript (`model.pt`):\n\n{torchscript}"
+    samples = f"ONNX (`model.onnx`):\n\n{onnx}\n\nTorchScript (`model.pt`):\n\n{torchscript}"
+    if _of_volumes(description) and _per_pixel(description):
+        samples += f"\n\nThe mask of a whole scan, as `harmofl predict` makes it:\n\n{sample_for(description)}"
+    return samples
 
 
 def _scores(description: Tree, summary: Tree | None) -> list[str]:
@@ -240,6 +250,8 @@ def _selected_round(description: Tree) -> str:
 def _images(description: Tree) -> str:
     data = description["settings"]["data"]
     origin = f"synthetic, shift {data.get('shift', 1.0):g}" if description["synthetic"] else "the sites' own"
+    if _of_volumes(description):
+        return f"{origin}, volumes in patches of {' × '.join(map(str, _shape(description)[1:]))} voxels"
     return f"{origin}, {data['size']} × {data['size']} pixels"
 
 

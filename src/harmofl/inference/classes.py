@@ -15,7 +15,8 @@ from harmofl.errors import RunError
 from harmofl.inference.inputs import Input
 from harmofl.inference.outcomes import Case, Outcome
 from harmofl.inference.outputs import write_table
-from harmofl.inference.windows import Windows
+from harmofl.inference.volume_windows import open_windows
+from harmofl.inference.windows import ScanWindows
 from harmofl.settings import DataSettings
 from harmofl.tasks.task import Task
 
@@ -35,9 +36,9 @@ class Classes:
         """The table."""
         return [self.table] if self.table.exists() else []
 
-    def windows(self, image: Input, scan: Scan) -> Windows:
-        """Each slice, scaled."""
-        return Windows(scan, self.data, self.task.image_shape(self.data)[0], resize=True, overlap=0)
+    def windows(self, image: Input, scan: Scan) -> ScanWindows:
+        """Each slice, or the volume, scaled."""
+        return open_windows(scan, self.data, self.task.image_shape(self.data)[0], resize=True, overlap=0)
 
     def outcome(self, case: Case, logits: Iterator[Tensor]) -> Outcome:
         """The mean over slices; a picture has one."""

@@ -110,9 +110,9 @@ def settings_for(
     folder: Path, description: Mapping[str, Any], data: str | Path | None, changes: dict[str, Any]
 ) -> Settings:
     """The settings that the model was trained with, changed for the images that it is to be scored on."""
-    others = [name for name in changes if not name.startswith("data.")]
+    others = [name for name in changes if not name.startswith(("data.", "prediction."))]
     if others:
-        raise UsageError(f"{', '.join(others)}: only data settings can be changed for an evaluation")
+        raise UsageError(f"{', '.join(others)}: only data and prediction settings can be changed for an evaluation")
     tree = dict(description["settings"])
     if data is not None:
         # Its own sites, but the model's channels and classes: those are built into it.
@@ -122,11 +122,21 @@ def settings_for(
     elif not description.get("synthetic", True):
         raise UsageError(f"{folder}: trained on images of a folder: say which to score it on, with --data")
     settings, _ = resolve(file=merge(tree, nest(changes)))
-    size = description["settings"]["data"]["size"]
-    if settings.data.size != size:
-        raise UsageError(f"data.size = {settings.data.size}: this model takes images of {size} pixels")
+    _check_size(settings, description)
     _check_classes(settings, description)
     return settings
+
+
+def _check_size(settings: Settings, description: Mapping[str, Any]) -> None:
+    """Raise an error for another size than that of the model's input."""
+    own = description["settings"]["data"]
+    if settings.data.dimensions != own.get("dimensions", 2):
+        raise UsageError(f"data.dimensions = {settings.data.dimensions}: this model takes {own.get('dimensions', 2)}")
+    if settings.data.dimensions == 2 and settings.data.size != own["size"]:
+        raise UsageError(f"data.size = {settings.data.size}: this model takes images of {own['size']} pixels")
+    size = list(settings.data.input_size)
+    if settings.data.dimensions == 3 and size != own.get("patch", size):
+        raise UsageError(f"data.patch = {size}: this model takes patches of {own['patch']} voxels")
 
 
 def _check_classes(settings: Settings, description: Mapping[str, Any]) -> None:

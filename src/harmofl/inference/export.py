@@ -93,7 +93,7 @@ def _export(model: Model, format: Format, description: Description) -> bytes:
     size = description["input"]
     generator = torch.Generator().manual_seed(0)
     # Another number of images than the exporter sees: it must not take that number for granted.
-    shape = (size["channels"], size["height"], size["width"])
+    shape = [size[name] for name in ("channels", "depth", "height", "width") if name in size]
     example, images = (torch.rand(number, *shape, generator=generator) for number in (3, 2))
     write, run = (_to_onnx, _run_onnx) if format == "onnx" else (_to_torchscript, _run_torchscript)
     try:

@@ -17,7 +17,8 @@ from harmofl.inference.inputs import Input
 from harmofl.inference.outcomes import Case, Outcome
 from harmofl.inference.outputs import refuse_to_replace, write_labels, write_series_labels, written_before
 from harmofl.inference.overlays import write_overlay
-from harmofl.inference.windows import Windows
+from harmofl.inference.volume_windows import open_windows
+from harmofl.inference.windows import ScanWindows
 from harmofl.settings import DataSettings
 from harmofl.tasks.task import Task
 
@@ -54,12 +55,13 @@ class Masks:
         """Where the images lie."""
         return frozenset(os.path.realpath(path.parent) for path in self.stems)
 
-    def windows(self, image: Input, scan: Scan) -> Windows:
-        """The slices as in training: scaled, or in parts that overlap."""
+    def windows(self, image: Input, scan: Scan) -> ScanWindows:
+        """The slices, or the volume, as in training: scaled, or in parts that overlap."""
         for kind in self._kinds:
             refuse_to_replace(self._stem(image.path, kind), self.image_folders)
         channels = self.task.image_shape(self.data)[0]
-        return Windows(scan, self.data, channels, self.data.resize, self.overlap)
+        resize = self.data.resize and self.data.dimensions == 2
+        return open_windows(scan, self.data, channels, resize, self.overlap)
 
     def outcome(self, case: Case, logits: Iterator[Tensor]) -> Outcome:
         """Write the mask."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harmofl.data.scans import Scan
 from harmofl.inference.inputs import Input
-from harmofl.inference.windows import Windows
+from harmofl.inference.windows import ScanWindows
 from harmofl.settings import DataSettings
 
 
@@ -42,7 +42,7 @@ class Case:
     number: int
     image: Input
     scan: Scan
-    windows: Windows
+    windows: ScanWindows
 
 
 class OutputKind(Protocol):
@@ -59,7 +59,7 @@ class OutputKind(Protocol):
     def written_before(self) -> list[Path]:
         """The files of an earlier prediction that would be replaced."""
 
-    def windows(self, image: Input, scan: Scan) -> Windows:
+    def windows(self, image: Input, scan: Scan) -> ScanWindows:
         """What the model sees of a scan."""
 
     def outcome(self, case: Case, logits: Iterator[Tensor]) -> Outcome:

@@ -30,6 +30,7 @@ from harmofl.inference.outputs import output_stems
 from harmofl.methods.method import Method
 from harmofl.runs.model_folder import open_model, read_description
 from harmofl.states import evaluating
+from harmofl.tasks.sliding import Mirrored
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +49,24 @@ def predict(
     device: str = "auto",
     batch_size: int | None = None,
     dicom_seg: bool = False,
-    overlap: float = 0.25,
+    overlap: float | None = None,
     method: Method | None = None,
     watch: Watch = ignore,
     overwrite: bool = False,
+    mirror: bool | None = None,
 ) -> list[Outcome]:
     """Write a mask for every image, or one table of classes; an image that cannot be used does not stop the others.
 
     The outcomes of all images come first, then one for everything that was left out of folders (`left_out`).
 
     `images`: files, folders, patterns. `site`: whose model, where each site has its own. `overlap`: of neighbouring
-    windows in images larger than the network's input, as a part of their size. `overwrite`: replace what an earlier
-    prediction wrote there.
+    windows in images larger than the network's input, as a part of their size; `mirror`: average over mirror images;
+    both as the model's settings say unless given. `overwrite`: replace what an earlier prediction wrote there.
     """
     check_device(device)
     _check(batch_size, overlap, overlay, dicom_seg)
     model, task, settings, _ = open_model(model_folder, site, method)
+    overlap = settings.prediction.overlap if overlap is None else overlap
     trained = read_description(model_folder).get("training_images")
     found = find_inputs(images, out)
     inputs = [each for each in found if not each.left_out]
@@ -82,13 +85,14 @@ def predict(
         logger.warning(NO_OVERLAY)
     place = choose_device(device)
     move_model(model, place)
-    network = Computation(model, batch_size or settings.training.batch_size, place)
+    used = Mirrored(model) if (settings.prediction.mirror if mirror is None else mirror) else model
+    network = Computation(used, batch_size or settings.training.batch_size, place)
     left_out = [Outcome(each.name, left_out=each.left_out) for each in found if each.left_out]
     return predict_each(network, kind, inputs, watch) + left_out
 
 
-def _check(batch_size: int | None, overlap: float, overlay: bool, dicom_seg: bool) -> None:
-    if not 0 <= overlap <= 0.9:
+def _check(batch_size: int | None, overlap: float | None, overlay: bool, dicom_seg: bool) -> None:
+    if overlap is not None and not 0 <= overlap <= 0.9:
         raise UsageError(f"overlap = {overlap}: must be from 0 to 0.9")
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size = {batch_size}: must be 1 or more")

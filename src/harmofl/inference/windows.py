@@ -7,6 +7,7 @@ to a window. The slices of a volume follow one another, and of a slice the windo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,12 +22,22 @@ from harmofl.settings import DataSettings
 LABEL = np.uint16
 
 
+class ScanWindows(Protocol):
+    """What a model sees of one scan, and what its logits say of it."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Each window as the network takes it."""
+
+    def labels(self, logits: Iterator[Tensor]) -> Mask:
+        """The most likely class of every pixel (S, H, W), from the logits of all windows in order."""
+
+
 class Windows:
     """The windows of one scan: its slices scaled to the network's size, or parts of them that overlap."""
 
     def __init__(self, scan: Scan, data: DataSettings, channels: int, resize: bool, overlap: float) -> None:
         planes = scale_to_unit_range(scan, data)
-        _check_channels(planes.shape[1], channels, data)
+        check_channels(planes.shape[1], channels, data)
         self.shape = (planes.shape[0], *planes.shape[2:])
         self.size, self.neighbours, self.resize = data.size, data.neighbours, resize
         self.planes = _resize(planes, data.size) if resize else pad_to_size(planes, data.input_size)
@@ -90,7 +101,8 @@ def _resize(planes: Planes, size: int) -> Planes:
     return np.concatenate([fit.images(planes[number : number + 1]) for number in range(len(planes))])
 
 
-def _check_channels(found: int, channels: int, data: DataSettings) -> None:
+def check_channels(found: int, channels: int, data: DataSettings) -> None:
+    """Refuse a scan with another number of channels than the model takes."""
     wanted = channels // (2 * data.neighbours + 1)
     if found != wanted:
         has = "1 channel" if found == 1 else f"{found} channels"

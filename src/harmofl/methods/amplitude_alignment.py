@@ -13,11 +13,12 @@ from typing import Annotated
 import torch
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from harmofl.errors import STRICT
 from harmofl.methods.harmonizers import Harmonization
 from harmofl.methods.layers import SMALLEST_RATIO, Band, BandLayer, ImageShape, check_band
+from harmofl.methods.plain_layers import PlainGain, PlainMeanGain
 from harmofl.states import State
 
 
@@ -98,6 +99,14 @@ class AmplitudeAlignment(BandLayer):
         whole = change.new_zeros(self.image_shape[0], *self.inside.shape)
         whole[:, self.inside] = change
         return whole
+
+    def plain(self) -> nn.Module:
+        """What the layer does once its amplitudes are known, in operators that every runtime has."""
+        if self.band == "none":
+            return nn.Identity()
+        if self.band == "dc":
+            return PlainMeanGain(self.gain() - 1)
+        return PlainGain(self.whole_change(), self.image_shape[1:])
 
     def measure(self, batches: Iterable[Tensor]) -> None:
         """Take the exact mean amplitude over the site's images."""

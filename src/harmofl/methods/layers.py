@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from harmofl.methods.plain_layers import PlainMeans, PlainSpectrum
 from harmofl.states import State
 
 Band = Literal["none", "dc", "full"] | float
@@ -84,7 +85,8 @@ class BandLayer(Harmonizer):
     precise: tuple[str, ...] = ("amplitude",)
     """Buffers that keep single precision at least, as sums over pixels overflow half of it."""
     amplitude: Tensor
-    inside: Tensor | None
+    places: Tensor | None
+    """The bins of the half spectrum inside the radius, numbered as in the flat one; None at other bands."""
 
     def __init__(self, image_shape: ImageShape, band: Band, spacing: Sequence[float] | None) -> None:
         super().__init__()
@@ -102,7 +104,7 @@ class BandLayer(Harmonizer):
         except ValueError as error:
             raise ValueError(f"band must be {error}, not {band!r}") from None
         self.reveals_images = self.band not in ("none", "dc")  # a spectrum could; a mean of a channel holds no image
-        self.register_buffer("inside", self._bins_inside(), persistent=False)
+        self.register_buffer("places", self._places_inside(), persistent=False)
         self.register_buffer("amplitude", torch.zeros(self._amplitude_shape()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -115,7 +117,7 @@ class BandLayer(Harmonizer):
                 self._buffers[name] = old.to(new.device)
         return self
 
-    def _bins_inside(self) -> Tensor | None:
+    def _places_inside(self) -> Tensor | None:
         if isinstance(self.band, str):
             return None
         *sizes, last = zip(self.image_shape[1:], self.spacing, strict=True)
@@ -123,7 +125,22 @@ class BandLayer(Harmonizer):
         radii = torch.zeros(())
         for axis in torch.meshgrid(*frequencies, indexing="ij"):
             radii = torch.hypot(radii, axis)
-        return radii <= self.band
+        return (radii <= self.band).flatten().nonzero().flatten()
+
+    @property
+    def inside(self) -> Tensor | None:
+        """Which bins of the half spectrum lie inside the radius; None at other bands."""
+        if self.places is None:
+            return None
+        *sizes, last = self.image_shape[1:]
+        shape = (*sizes, last // 2 + 1)
+        # Kept as numbers: what averages a model's buffers cannot average yes and no.
+        flat = torch.zeros(math.prod(shape), dtype=torch.bool, device=self.places.device)
+        return flat.index_fill(0, self.places, True).view(shape)
+
+    def plain(self) -> nn.Module:
+        """What the layer does once its amplitudes are fixed, in operators that every runtime has."""
+        raise NotImplementedError
 
     def _amplitude_shape(self) -> tuple[int, ...]:
         channels, *spatial, last = self.image_shape
@@ -133,8 +150,8 @@ class BandLayer(Harmonizer):
             return (channels, *(1 for _ in self._spatial))
         if self.band == "full":
             return (channels, *spatial, last // 2 + 1)
-        assert self.inside is not None
-        return (channels, int(self.inside.sum()))  # only what lies inside the band is learned, kept and sent
+        assert self.places is not None
+        return (channels, len(self.places))  # only what lies inside the band is learned, kept and sent
 
     def _check(self, images: Tensor) -> None:
         check_images(images, self.image_shape, any_size=self.band in ("none", "dc"))
@@ -147,7 +164,7 @@ class BandLayer(Harmonizer):
         return math.prod(self.image_shape[1:])
 
     def _inside(self, amplitudes: Tensor) -> Tensor:
-        return amplitudes if self.inside is None else amplitudes[..., self.inside]
+        return amplitudes if self.places is None else amplitudes.flatten(-len(self._spatial))[..., self.places]
 
     def _amplitudes(self, images: Tensor) -> Tensor:
         if self.band == "dc":
@@ -209,7 +226,7 @@ class AmplitudeNormalization(BandLayer):
             raise ValueError(f"decay must be from 0 to 1, not {decay}")
         # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
         self.register_buffer("bias", torch.ones(()))
-        self.register_buffer("frozen", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("frozen", torch.zeros((), dtype=torch.uint8))
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
@@ -218,6 +235,9 @@ class AmplitudeNormalization(BandLayer):
     def forward(self, images: Tensor) -> Tensor:
         """Normalize images (N, C, *spatial); in train mode, and unless frozen, learn from them first."""
         self._check(images)
+        if torch.compiler.is_exporting():  # what is exported learns nothing, and looks at no numbers before it runs
+            exported: Tensor = self.plain()(self._precise(images)).to(images.dtype)
+            return exported
         if self.band == "none" or len(images) == 0:  # the mean of no images would be NaN
             return images
         learns = self.training and not self.frozen
@@ -288,7 +308,28 @@ class AmplitudeNormalization(BandLayer):
 
     def freeze(self) -> None:
         """Fix the amplitude for good: `train()` does not change that, and it is saved in the state."""
-        self.frozen.fill_(True)
+        self.frozen.fill_(1)
+
+    def plain(self) -> nn.Module:
+        """What the layer does once its amplitude is fixed, in operators that every runtime has."""
+        if self.band == "none":
+            return nn.Identity()
+        if self.band == "dc":
+            return PlainMeans(self.amplitude / self._num_pixels())
+        target, changeable = self.amplitude, self.amplitude.new_ones(self.amplitude.shape[1:], dtype=torch.bool)
+        if self.places is not None and self.inside is not None:
+            changeable = self.inside
+            target = torch.zeros(len(self.amplitude), changeable.numel(), device=self.amplitude.device)
+            target = target.index_copy(1, self.places, self.amplitude.to(target.dtype)).view(-1, *changeable.shape)
+        first = torch.zeros(changeable.shape, dtype=torch.bool, device=changeable.device)
+        first[(0,) * changeable.ndim] = True  # the zero frequency is the mean
+        return PlainSpectrum(target, changeable & ~first, self.image_shape[1:], SMALLEST_RATIO)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What `torch.jit.script` takes in its place, and puts there: give it a copy of a model that is to be kept."""
+        if not self.frozen:
+            raise RuntimeError("call freeze() first: a layer that learns cannot be scripted")
+        return self.plain()
 
 
 def _signed(magnitude: Tensor, sign_of: Tensor) -> Tensor:
