@@ -52,6 +52,10 @@ def test_variance_is_the_mean_squared_distance_of_the_batches_gradients() -> Non
     assert found.variance == pytest.approx(2 / 3 * 1.25 + 1 / 3 * 18 - 5 / 9)
 
 
+def test_loss_is_the_mean_over_images() -> None:
+    assert site_gradient(model(), BATCHES, half_square).loss == pytest.approx((0.5 + 2 + 4.5) / 3)
+
+
 def test_one_batch_has_no_variance() -> None:
     assert site_gradient(model(), BATCHES[:1], half_square).variance == 0.0
 
@@ -111,3 +115,7 @@ def test_the_terms_of_a_run_stand_beside_its_recorded_drift(runs: dict[str, Path
     assert terms.squared_gradients == {name: each.squared_norm for name, each in gradients.items()}
     assert terms.epsilon == pytest.approx(float((gradients[SITES[0]].mean - gradients[SITES[1]].mean).norm()))
     assert terms.bound["gradient"] > 0
+    # The constants fit the model itself, so that the second line is never below the first.
+    assert terms.second_line["in general"] >= sum(terms.bound.values()) * (1 - 1e-6)
+    assert terms.second_line["if convex"] >= sum(terms.bound.values()) * (1 - 1e-6)
+    assert terms.constants["beta"] > 0

@@ -1,5 +1,7 @@
 """The drift beside the terms of its bound, from numbers written by hand."""
 
+from dataclasses import replace
+
 import matplotlib
 import numpy as np
 import pytest
@@ -37,6 +39,13 @@ def test_every_run_has_its_drift_on_the_left_and_its_terms_on_the_right() -> Non
     columns = [round(float(np.mean(line.get_xdata()))) for line in right.lines]
     assert columns == [0, 0, 1, 1, 2, 3, 3, 4]
     assert right.get_yscale() == left.get_yscale() == "log"
+
+
+def test_the_second_line_of_the_bound_has_a_column_where_it_was_estimated() -> None:
+    found = replace(terms(2), second_line={"in general": 1.5, "if convex": 9.0})
+    _, right = drift_with_terms([run("FedAvg", found)]).axes
+    assert float(right.lines[-1].get_ydata()[0]) == 1.5
+    assert [label.get_text() for label in right.get_xticklabels()][-2:] == ["bound\non Γ", "its 2nd\nline"]
 
 
 def test_runs_share_their_scales() -> None:

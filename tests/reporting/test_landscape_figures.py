@@ -48,6 +48,8 @@ def landscape(**changes: Any) -> Landscape:
         "drifts": np.array([[0.1, 0.2, 0.3], [0.3, 0.3, 0.3]]),
         "num_steps": np.full((2, 3), 10),
         "step_sizes": np.array([0.1, 0.1]),
+        "betas": np.array([[1.0, 2.0, 0.5], [0.1, 0.1, 0.1]]),
+        "points": np.array([[[2.0, 0.5, 0.25], [4.0, 1.0, 0.25]], [[4.0, 3.0, 1.0], [1.0, 1.0, 1.0]]]),
     }
     return Landscape(**(values | changes))
 
@@ -173,6 +175,9 @@ def test_table_holds_sharpness_with_its_standard_error_and_the_terms_of_the_boun
     assert (whole["‖∇F‖²"], whole["ε"]) == (2.0, 3.0)
     # K η = 1: 4 · 2, then 4 · (3 · 2/3)², then 2 · 10 · 0.01 · 5
     assert whole["bound on Γ"] == pytest.approx(8 + 16 + 1)
+    # G² = max(2 − 0.5, 4 − 1), so 4 (3 + 0.5); if convex, β = 2 and G² = 4 − 2 · 2 · 0.25, so 4 · 3 + 8 · 2 · 0.25.
+    assert (whole["G²"], whole["second line"]) == (3.0, pytest.approx(14 + 16 + 1))
+    assert whole["second line if convex"] == pytest.approx(12 + 4 + 16 + 1)
 
 
 def test_markdown_and_csv_say_the_same() -> None:

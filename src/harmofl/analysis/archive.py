@@ -17,7 +17,7 @@ from harmofl.data.facts import DataFacts
 from harmofl.files import write_whole
 from harmofl.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 
 
 def key_of(fingerprints: Sequence[str], labels: Sequence[str], facts: DataFacts | None, options: Options) -> str:

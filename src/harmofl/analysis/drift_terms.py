@@ -9,10 +9,8 @@ The theorem is not taken as proven here: its terms are shown beside the drift th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +18,7 @@ from torch import Tensor, nn
 from harmofl.analysis.directions import flatten
 from harmofl.analysis.loaded_runs import LoadedRun
 from harmofl.analysis.losses import Batch, as_in_training
-from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
-from harmofl.analysis.results import Landscape
 from harmofl.data.images import Site
-from harmofl.runs.finished import FinishedRun, read_run
 from harmofl.tasks.losses import Loss
 
 
@@ -33,6 +28,8 @@ class SiteGradient:
 
     mean: Tensor
     variance: float
+    loss: float = 0.0
+    """F_i, as training sees it."""
 
     @property
     def squared_norm(self) -> float:
@@ -43,16 +40,18 @@ class SiteGradient:
 def site_gradient(network: nn.Module, batches: Iterable[Batch], loss: Loss) -> SiteGradient:
     """The gradients that the site's steps would follow, batch norm included; a batch counts by its images."""
     weights = list(network.parameters())
-    mean, variance, seen = torch.zeros((), device=weights[0].device), 0.0, 0
+    mean, variance, total, seen = torch.zeros((), device=weights[0].device), 0.0, 0.0, 0
     with as_in_training(network):
         for inputs, targets in batches:
-            gradient = flatten(list(torch.autograd.grad(loss(network(inputs), targets), weights)))
+            value = loss(network(inputs), targets)
+            gradient = flatten(list(torch.autograd.grad(value, weights)))
+            total += len(inputs) * float(value.detach())
             # Welford's update: the difference of two large sums would lose the variance of a small one.
             seen += len(inputs)
             distance = gradient - mean
             mean = mean + distance * (len(inputs) / seen)
             variance += len(inputs) * float((distance * (gradient - mean)).sum())
-    return SiteGradient(mean, variance / seen)
+    return SiteGradient(mean, variance / seen, total / seen)
 
 
 def gradient_at(run: LoadedRun, site: Site, seed: int) -> SiteGradient:
@@ -77,35 +76,3 @@ def bound(
         "dissimilarity": 4 * moved * (epsilon * (num_sites - 1) / num_sites) ** 2,
         "noise": 2 * num_steps * step_size**2 * variance,
     }
-
-
-def write_all_terms(runs: Sequence[Path], landscape: Landscape, out: Path) -> None:
-    """Write, beside their landscape, each run's recorded drift and the terms that were measured at its model."""
-    measured = []
-    for number, (run, label) in enumerate(zip(runs, landscape.runs, strict=True)):
-        folder = Path(os.path.relpath(run.resolve(), out.resolve())).as_posix()
-        result = read_run(run)
-        terms = terms_in(landscape, number, result.summary.get("best_round") or 0)
-        measured.append(RunTerms(folder, label, drift_curves(result), terms))
-    write_terms(out, measured)
-
-
-def drift_curves(run: FinishedRun) -> dict[str, dict[int, float]]:
-    """Each site's recorded drift by round."""
-    curves: dict[str, dict[int, float]] = {}
-    for record in run.records:
-        if record["phase"] == "train" and record.get("drift") is not None:
-            curves.setdefault(record["site"], {})[record["round"]] = record["drift"]
-    return curves
-
-
-def terms_in(landscape: Landscape, run: int, best_round: int = 0) -> Terms:
-    """What was measured at a run's model, for as many steps as a local epoch has; the theorem takes the largest σ²."""
-    squared, variances, drifts = (
-        dict(zip(landscape.sites, values[run].tolist(), strict=True))
-        for values in (landscape.squared_gradients, landscape.variances, landscape.drifts)
-    )
-    epsilon = float(landscape.distances[run].max())
-    num_steps, step_size = float(landscape.num_steps[run].mean()), float(landscape.step_sizes[run])
-    terms = bound(list(squared.values()), max(variances.values()), epsilon, num_steps, step_size)
-    return Terms(best_round, squared, variances, epsilon, drifts, terms)

@@ -18,13 +18,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from harmofl.analysis.archive import key_of, load_landscape, save_landscape
+from harmofl.analysis.assumed_constants import Point, estimate_beta, mean_step, moved_by
 from harmofl.analysis.directions import random_direction
-from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances, write_all_terms
+from harmofl.analysis.drift_terms import SiteGradient, gradient_at, gradient_distances
 from harmofl.analysis.loaded_runs import LoadedRun, fingerprint, load_runs, open_images
 from harmofl.analysis.local_paths import LocalPath, combine_from_models, local_path
 from harmofl.analysis.losses import Batches, losses_at, mean_loss, side_by_side
 from harmofl.analysis.planes import DRIFT_POINTS, Look, Progress, drift_view, random_views
 from harmofl.analysis.results import Landscape, Options
+from harmofl.analysis.run_terms import write_all_terms
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import Site, seed_of
 from harmofl.devices import threads
@@ -102,6 +104,8 @@ def survey(runs: Sequence[LoadedRun], source: Source, options: Options, watch: W
         drifts=np.array([[path.drift for path in look.paths] for look in looks]),
         num_steps=np.array([[path.num_steps for path in look.paths] for look in looks]),
         step_sizes=np.array([run.settings.training.learning_rate for run in runs]),
+        betas=np.array([look.betas for look in looks]),
+        points=np.array([[list(vars(point).values()) for point in look.points] for look in looks]),
     )
 
 
@@ -153,7 +157,25 @@ def look_at(run: LoadedRun, sites: Sequence[Site], options: Options, progress: P
             look.gradients.append(gradient)
             look.rises.append(rises)
             progress.step(run.label, site.name)
+        look_ahead(look, sites, options, pool)
     return look
+
+
+def look_ahead(look: Look, sites: Sequence[Site], options: Options, pool: ThreadPoolExecutor) -> None:
+    """Add what the constants of the bound's theorem are estimated from: gradients where the sites go."""
+    together = mean_step([path.steps[0] for path in look.paths])
+
+    def look_at_site(number: int) -> tuple[float, SiteGradient]:
+        site, step = sites[number], look.paths[number].steps[0]
+        own = look.run.copy_for(site.name)
+        with moved_by(own.models[site.name].network, step):
+            beta = estimate_beta(look.gradients[number], gradient_at(own, site, options.seed), step)
+        with moved_by(own.models[site.name].network, together):
+            return beta, gradient_at(own, site, options.seed)
+
+    betas, gradients = zip(*pool.map(look_at_site, range(len(sites))), strict=True)
+    look.betas.extend(betas)
+    look.points.extend([Point.of(look.gradients), Point.of(gradients)])
 
 
 def loss_rises(network: Network, batches: Batches, run: LoadedRun, options: Options) -> Iterator[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,10 @@ class Terms:
     """Γ_i of one further local epoch, with a new optimizer and the full learning rate."""
     bound: Mapping[str, float]
     """The theorem's terms, for as many steps of plain gradient descent; their sum would bound the mean Γ."""
+    constants: Mapping[str, float] = field(default_factory=dict)
+    """What the theorem's second line assumes, as estimated; empty in files of before 0.2."""
+    second_line: Mapping[str, float] = field(default_factory=dict)
+    """The bound of the second line, in general and if losses were convex."""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ reach and keeps every point that was computed: the new ones stand twice as far a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from harmofl.analysis.assumed_constants import Point
 from harmofl.analysis.directions import Weights, principal_directions, project, random_direction
 from harmofl.analysis.drift_terms import SiteGradient
 from harmofl.analysis.loaded_runs import LoadedRun
@@ -44,6 +45,9 @@ class Look:
     paths: list[LocalPath]
     gradients: list[SiteGradient]
     rises: list[list[float]]
+    betas: list[float] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    """All sites' gradients at the model, and where the sites go from it."""
 
     @property
     def networks(self) -> list[Network]:

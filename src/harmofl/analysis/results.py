@@ -112,6 +112,10 @@ class Landscape:
     """(R, S): its steps K."""
     step_sizes: Array
     """(R,): its learning rate."""
+    betas: Array
+    """(R, S): how fast a site's gradient changes along that epoch."""
+    points: Array
+    """(R, 2, 3): at the model, and at the mean of the sites' models after that epoch: mean ‖∇F_i‖², ‖∇F‖² and F."""
 
     @property
     def centres(self) -> Array:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = ("‖∇F‖²", "σ²", "ε", "Γ\nmeasured", "bound\non Γ")
+COLUMNS = ("‖∇F‖²", "σ²", "ε", "Γ\nmeasured", "bound\non Γ", "its 2nd\nline")
 WIDTH = 0.66
 """What the dots of a column fill; 1 is the distance of two columns."""
 
@@ -25,8 +25,9 @@ CAPTION = (
     "measured afterwards at the model of the round marked on the left: the hospitals' squared gradients ‖∇F‖², the "
     "variance σ² of their mini-batches' gradients, the largest distance ε between two hospitals' gradients; then the "
     "drift Γ of one further local epoch, with a new optimizer and the full learning rate, and what the bound gives for "
-    "as many steps of plain gradient descent: momentum and Adam, which it does not cover, go further. The theorem is "
-    "not claimed as proven: its terms are shown, not relied on."
+    "as many steps of plain gradient descent: momentum and Adam, which it does not cover, go further. The second line "
+    "of the bound takes constants in place of the gradients, estimated at this model and where the hospitals go from "
+    "it. The theorem is not claimed as proven: its terms are shown, not relied on."
 )
 
 
@@ -90,8 +91,9 @@ def _draw_terms(axes: Axes, run: RunTerms, sites: Sequence[str]) -> None:
     axes.grid(axis="x", visible=False)
     where = f"at the selected round, {run.terms.round}" if run.terms.round else "at the selected models"
     axes.set_title(where, fontsize=10, fontweight="normal", color=MUTED, pad=6)
-    axes.set_xticks(range(len(COLUMNS)), COLUMNS)
-    axes.set_xlim(-0.5, len(COLUMNS) - 0.5)
+    shown = COLUMNS[: len(list(_columns(run.terms)))]
+    axes.set_xticks(range(len(shown)), shown)
+    axes.set_xlim(-0.5, len(shown) - 0.5)
     axes.tick_params(axis="x", length=0, labelcolor=INK)
 
 
@@ -99,6 +101,8 @@ def _columns(terms: Terms) -> Iterator[Mapping[str, float]]:
     """What stands in each column: a number per site, or one for all."""
     yield from (terms.squared_gradients, terms.variances, {"": terms.epsilon}, terms.drifts)
     yield {"": sum(terms.bound.values())}
+    if terms.second_line:
+        yield {"": terms.second_line["in general"]}
 
 
 def _values(run: RunTerms) -> list[float]:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from harmofl.analysis.drift_terms import terms_in
+from harmofl.analysis.measured_terms import Terms
 from harmofl.analysis.results import Landscape, View
+from harmofl.analysis.run_terms import terms_in
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
 from harmofl.reporting.table_formats import markdown_escape, markdown_line
@@ -20,8 +21,20 @@ from harmofl.reporting.tables import MISSING, Cell, Column, Row, Table, sample_s
 
 FILE = "landscape.csv"
 ALL = "all sites"
-COLUMNS = ("loss", "sharpness", "standard error", "‖∇F‖²", "σ²", "ε", "Γ", "bound on Γ", "in plane", "in drift plane")
-OF_BOUND = ("K", "η")
+COLUMNS = (
+    "loss",
+    "sharpness",
+    "standard error",
+    "‖∇F‖²",
+    "σ²",
+    "ε",
+    "Γ",
+    "bound on Γ",
+    "second line",
+    "in plane",
+    "in drift plane",
+)
+OF_BOUND = ("K", "η", "β", "G²", "second line if convex")
 """Columns of the CSV only, from which the bound can be computed again."""
 HEADINGS = (
     "Loss",
@@ -31,6 +44,7 @@ HEADINGS = (
     "ε",
     "Γ measured",
     "Bound on Γ",
+    "its second line",
     "Path in plane",
     "in drift plane",
 )
@@ -66,8 +80,18 @@ def _numbers(landscape: Landscape, run: int, site: int) -> dict[str, float]:
         "in drift plane": float(landscape.views["drift"].shares[run, chosen].mean()),
         "K": float(landscape.num_steps[run, chosen].mean()),
         "η": float(landscape.step_sizes[run]),
+        "β": float(landscape.betas[run, chosen].max()),
     }
-    return numbers | ({"bound on Γ": sum(terms_in(landscape, run).bound.values())} if is_all else {})
+    return numbers | (_of_bound(terms_in(landscape, run)) if is_all else {})
+
+
+def _of_bound(terms: Terms) -> dict[str, float]:
+    return {
+        "bound on Γ": sum(terms.bound.values()),
+        "second line": terms.second_line["in general"],
+        "second line if convex": terms.second_line["if convex"],
+        "G²": terms.constants["squared_g"],
+    }
 
 
 def to_markdown(landscape: Landscape) -> str:
@@ -108,6 +132,9 @@ def _notes(landscape: Landscape) -> Sequence[str]:
         "Bound on Γ: 4K²η²(mean ‖∇F‖² + ε²(N − 1)²/N²) + 2Kη² · largest σ², for plain gradient descent; K: mean steps "
         "of an epoch over sites, η: learning rate (both in landscape.csv), N: sites. The theorem is not taken as "
         "proven, and momentum or Adam is not covered by it.",
+        "Its second line: G² + B²‖∇F‖² in place of mean ‖∇F_i‖², with B = 1 and the least G that fits the model and "
+        "the mean of the sites' models after a further epoch. landscape.csv also has G², β and the second line that "
+        "would hold if losses were convex.",
         "Path: part of a site's further local epochs that lies in the plane shown, ‖projection‖ / ‖step‖.",
         *(_plane_note(landscape, view) for view in landscape.views.values()),
     )
