@@ -13,7 +13,7 @@ from runs import records, tiny
 
 PAPER_TASKS = ("histology", "nuclei", "prostate")
 
-OWN_PARTS = ("fedbn", "fedper", "fedrdn", "local", "silobn", "sitealign")
+OWN_PARTS = ("ditto", "fedbn", "fedper", "fedrdn", "local", "silobn", "sitealign")
 SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versions", "seconds"}
 
 

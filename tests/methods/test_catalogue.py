@@ -47,6 +47,7 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
         ("momentum-sam", {"radius": 0.05, "radius_relative": None}),
         ("fedlesam", {"radius": 0.05, "radius_relative": None}),
         ("fedasam", {"adaptive_radius": 0.5, "offset": 0.01}),
+        ("ditto", {"pull": 1.0}),
         ("local", {}),
         ("centralized", {}),
     ],

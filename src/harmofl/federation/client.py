@@ -130,14 +130,16 @@ class Client:
         return Reply(self.site.name, sent=collect_sent(memories), num_examples=len(self.site.train))
 
     def _evaluate(self, request: Request) -> Reply:
-        self._receive(request, newest=request.round)
+        _, memories = self._receive(request, newest=request.round)
         self.model.harmonizer.freeze()  # a model that is used learns no more
-        scores = self._test(request.round) if request.thorough else self._scores()
+        with self._in_use(memories):
+            scores = self._test(request.round) if request.thorough else self._scores()
         return Reply(self.site.name, metrics=scores, num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
         kept, memories = self._receive(request, newest=request.round - 1)
-        scores = self._scores() if request.score else {}
+        with self._in_use(memories):
+            scores = self._scores() if request.score else {}
         try:
             trained = self.trained.find(request, kept) if self.trained else None
             if trained is None:
@@ -276,6 +278,15 @@ class Client:
             return score(self.model, self.task, self.settings, images, thorough)
 
     @contextmanager
+    def _in_use(self, memories: Mapping[str, Memory]) -> Iterator[None]:
+        """For a block, the model as pieces would have this site use it; then as it was received again."""
+        personal = [name for name, piece in self.pieces.items() if piece.personal]
+        with restoring([*self.model.parameters(), *self.model.buffers()] if personal else []):
+            for name in personal:
+                self.pieces[name].use(self.model, memories[name])
+            yield
+
+    @contextmanager
     def _adapt_to(self, name: str) -> Iterator[None]:
         """For a block, the model as a site uses it on its own images; then as it was received again."""
         adaptation = self.method.adapt
@@ -291,7 +302,7 @@ class Client:
 def sites_differ(method: Method, model: Model) -> bool:
     """Whether every site ends with a model of its own: it keeps a part of it, or adapts it."""
     keeps_entries = len(method.shares(model.network)) < len(model.network.state_dict())
-    return keeps_entries or bool(model.harmonizer.own) or method.adapt.at_every_site
+    return keeps_entries or bool(model.harmonizer.own) or method.adapt.at_every_site or method.is_personal
 
 
 def all_finite(network: Network, numbers: Scores) -> bool:

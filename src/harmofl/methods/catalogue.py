@@ -17,6 +17,7 @@ from harmofl.methods.harmonizers import NormalizeAmplitude
 from harmofl.methods.method import Method, Where
 from harmofl.methods.one_pass_steps import GlobalPerturbedDescent, MomentumPerturbedDescent
 from harmofl.methods.penalties import ModelContrast, Proximity
+from harmofl.methods.personal_model import PersonalModel
 from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage, ServerMomentum
 from harmofl.methods.sharing import all_but_batch_norm, all_but_last_layer, all_but_statistics, nothing
@@ -149,6 +150,14 @@ fedrdn = Method(
     paper="Yan et al., CVPR 2025",
     idea="Training images are normalized with the mean and deviation of a random site, test images with their own.",
     limit="every site's images have mean 0 and deviation 1",
+)
+
+ditto = Method(
+    "Ditto",
+    step=PersonalModel(pull=1.0),
+    paper="Li et al., ICML 2021",
+    idea="Each site trains a model of its own beside the global one and held to it; the site uses its own.",
+    limit="pull → ∞: every personal model is then the global one, which is FedAvg's always",
 )
 
 momentum_sam = Method(

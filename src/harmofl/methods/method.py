@@ -145,6 +145,11 @@ class Method:
         named = {"harmonizer": self.harmonizer, **penalties, STEP: self.step, OWN: own, "adapt": self.adapt}
         return {name: piece for name, piece in named.items() if isinstance(piece, Piece)}
 
+    @property
+    def is_personal(self) -> bool:
+        """Whether a piece gives every site a whole model of its own to use."""
+        return any(piece.personal for piece in self.pieces().values())
+
     def _all(self) -> tuple[Any, ...]:
         return (self.harmonizer, *self.penalties, self.step, self.shares, self.adapt, self.server_rule)
 

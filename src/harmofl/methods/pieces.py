@@ -69,6 +69,9 @@ class Piece:
     combine: ClassVar[type[Combination]] = Mean
     """How the server combines what the sites sent: `Mean`, `Total`, `Accumulated` or `Gathered`."""
 
+    personal: ClassVar[bool] = False
+    """Whether `use` changes the model, so that every site ends with one of its own."""
+
     @property
     def measures_first(self) -> bool:
         """Whether `measure` is called at every site before the first round."""
@@ -96,6 +99,12 @@ class Piece:
 
     def receive(self, model: Model, memory: Memory) -> None:
         """Put into the model what was kept and received: before training, and before the model is scored."""
+
+    def use(self, model: Model, memory: Memory) -> None:
+        """Put into the model what only its use at this site needs: before it is scored or written, not before training.
+
+        Called after `receive`, if `personal`; the model is put back afterwards.
+        """
 
     def start(self, local: LocalRound) -> Any:
         """Prepare a round; penalties and steps return what is called with every batch."""

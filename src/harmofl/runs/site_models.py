@@ -86,6 +86,8 @@ def _adapt(model: Model, method: Method, images: ImageSet, settings: Settings) -
 
 def shared_entries(method: Method, model: Model) -> set[str]:
     """The entries of the network that are the same at all sites: what travels, without statistics of a site's own."""
+    if method.is_personal:
+        return set()
     statistics = running_statistics(model.network) if method.adapt.at_every_site else {}
     return set(method.shares(model.network)) - {*statistics, *statistics.values()}
 
