@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import harmofl
-from harmofl.runs.model_folder import open_model
+from harmofl.runs.model_folder import open_model, settings_to_share
+from harmofl.settings import resolve
 from runs import train
 
 
@@ -22,6 +23,13 @@ def test_a_model_takes_raw_images_and_harmonizes_them_itself(folder: Path) -> No
     with torch.no_grad():
         assert torch.allclose(model(images), model(images + 0.1), atol=1e-4)  # the mean is the average hospital's
         assert not torch.allclose(model(images), model(images.flip(1)), atol=1e-4)
+
+
+def test_a_setting_that_excludes_another_is_read_back() -> None:
+    settings, method = resolve("nuclei", "harmofl", "smoke", overrides={"method.radius": 0.05})
+    assert settings.method["radius_relative"] is None  # the preset's, which the radius replaces
+    again, _ = resolve(method=method, file=settings_to_share(settings))
+    assert again.method == settings.method
 
 
 def test_loading_twice_gives_the_same_model_in_eval_mode(folder: Path) -> None:

@@ -69,7 +69,7 @@ def describe_model(
 
 def settings_to_share(settings: Settings) -> dict[str, Any]:
     """The settings without paths of the machine that trained, as a model folder is made to be handed on."""
-    values = settings.model_dump(mode="json", exclude_none=True)
+    values = settings.to_tree()
     own = ("folder", "cache")
     values["data"] = {name: value for name, value in values["data"].items() if name not in own}
     values["model"] = {name: value for name, value in values["model"].items() if name != "initial"}

@@ -274,11 +274,15 @@ class Settings(Section):
         """The same settings with other values in one section, which are not checked again."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
-    def to_toml(self) -> str:
-        """Every setting as TOML that `resolve` reads back; TOML has no word for None, so it is left out."""
+    def to_tree(self) -> Tree:
+        """Every setting as a tree that `resolve` reads back; what is None is left out, as files have no word for it."""
         values = self.model_dump(mode="json", exclude_none=True)
         values["method"] = {name: value for name, value in values["method"].items() if value is not None}
-        return tomli_w.dumps(values)
+        return values
+
+    def to_toml(self) -> str:
+        """The same as TOML."""
+        return tomli_w.dumps(self.to_tree())
 
 
 FREE_TO_CHANGE = (
