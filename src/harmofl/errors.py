@@ -24,7 +24,7 @@ class UsageError(Exception):
     >>> from harmofl.settings import resolve
     >>> resolve("nuclei", "fedawg")
     Traceback (most recent call last):
-    harmofl.errors.UsageError: unknown method 'fedawg'; did you mean 'fedavg'? ...
+    harmofl.errors.UsageError: unknown method 'fedawg'; did you mean 'fedavg'?
     """
 
 
