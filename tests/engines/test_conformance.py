@@ -11,7 +11,7 @@ from harmofl.analysis.hospital_surveys import surveys_of
 from harmofl.deployment.surveys import ask_for_surveys
 from runs import differences, train
 
-METHODS = ["fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "fedrdn", "harmofl"]
+METHODS = ["fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "fedrdn", "fedlesam", "ditto", "harmofl"]
 FIRST = "harmofl"
 """The one that `make test` runs; `make test-engines` runs the others."""
 
