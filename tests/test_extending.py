@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from folders import blob, picture
 from harmofl import registry
 from harmofl.cli import app
+from harmofl.data.images import LabelledImages
 from harmofl.inference.export import export_model
 from harmofl.runs.folder import RunFolder
 from harmofl.states import State, select_prefix
@@ -115,6 +117,25 @@ def test_the_lowest_of_a_score_is_selected_and_printed_in_its_unit(page_file: Pa
     text = Path(page.strip()).read_text(encoding="utf-8")
     assert "Further left is better" in text
     assert "Test area error in pixels" in text
+
+
+def test_monais_network_loss_and_score_train_with_a_method_that_compares_representations(page_file: Path) -> None:
+    out = page_file / "run"
+    chosen = ("model.network=segresnet", "training.loss=dice-focal", "training.score=generalized-dice")
+    options = [word for setting in chosen for word in ("--set", setting)]
+    plugin = ("--plugin", page_file / "my_monai.py")
+    printed = run("train", *plugin, *NUCLEI, "--method", "moon", *options, "--out", out)
+    assert "generalized Dice in percent" in printed
+    details = next(iter(RunFolder(out).read_summary()["details"].values()))
+    assert 0 <= details["metric"] <= 1
+    assert "dice" in details
+    truth = torch.tensor([[[0, 1, 1, 0]], [[1, 1, 0, 0]]])
+    found = torch.tensor([[[0, 1, 0, 0]], [[1, 1, 1, 1]]])
+    measure = registry.scores.find("generalized-dice").scorer(("background", "nucleus"), False)
+    logits = torch.nn.functional.one_hot(found, 2).movedim(-1, 1).float()
+    measure.add(logits, LabelledImages(torch.zeros(2, 1, 1, 4), truth, torch.arange(2)))
+    # 2·1/(2 + 1) and 2·2/(2 + 4), both 2/3.
+    assert measure.scores()["generalized-dice"] == pytest.approx(2 / 3)
 
 
 def test_a_task_reads_its_own_layout(page_file: Path) -> None:

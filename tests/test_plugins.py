@@ -16,11 +16,26 @@ pytestmark = pytest.mark.usefixtures("own_registries")
 
 NETWORK = """
 from dataclasses import dataclass
+import torch.nn.functional as F
 from torch import nn
-from harmofl import Method, NetworkEntry, register
+from harmofl import LossEntry, Method, NetworkEntry, ScoreEntry, register
 
 build = lambda channels, classes, features: nn.Sequential(nn.Conv2d(channels, classes, 3, padding=1), nn.ReLU())
 register(NetworkEntry("tiny", ("segmentation",), build, "0"))
+
+register(LossEntry("mine", ("segmentation",), lambda logits, classes: F.cross_entropy(logits, classes) / 2))
+
+class Area:
+    def __init__(self, classes, thorough):
+        self.areas = []
+
+    def add(self, logits, batch):
+        self.areas += (logits.argmax(dim=1) > 0).float().mean(dim=(1, 2)).tolist()
+
+    def scores(self):
+        return {"area": sum(self.areas) / len(self.areas)}
+
+register(ScoreEntry("area", kinds=("segmentation",), scorer=Area))
 
 @dataclass(frozen=True)
 class Pull:
@@ -32,6 +47,7 @@ class Pull:
 register(Method("Mine", penalties=(Pull(),)))
 """
 SMOKE = {"training.rounds": 1, "data.images": 10, "data.size": 16, "model.network": "tiny"}
+MINE = {"training.loss": "mine", "training.score": "area"}
 
 
 def write(folder: Path, code: str, name: str = "my.py") -> Path:
@@ -43,7 +59,7 @@ def forget_plugins() -> None:
     """Be a process that has loaded no plugin."""
     plugins._loaded.clear()
     for each in registry.ALL:
-        for name in ("tiny", "mine"):
+        for name in ("tiny", "mine", "area"):
             each._entries.pop(name, None)
 
 
@@ -100,7 +116,8 @@ def test_a_run_with_a_plugin_reaches_workers_is_repeated_from_its_config_and_its
     path = write(tmp_path, NETWORK)
     load_plugin(path)
     out = tmp_path / "one"
-    harmofl.train("nuclei", "mine", out=out, preset="smoke", workers=2, settings=SMOKE)
+    summary = harmofl.train("nuclei", "mine", out=out, preset="smoke", workers=2, settings=SMOKE | MINE)
+    assert (summary["metric_name"], summary["missing"]) == ("area", [])
     assert read_toml(out / "config.toml")["plugins"] == {"files": [str(path)]}
     assert read_description(out / "model")["plugins"] == ["my.py"]
     assert str(tmp_path) not in (out / "model" / "model.json").read_text()
