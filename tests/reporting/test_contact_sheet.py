@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,11 @@ def grey_sites(root: Path, counts: dict[str, int]) -> list[dict[str, str]]:
 
 
 def words(figure: Figure) -> list[str]:
+    """All but the names of files."""
+    return [word for word in all_words(figure) if not word.endswith(".png")]
+
+
+def all_words(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
@@ -67,6 +73,21 @@ def test_one_row_per_site_with_its_name_and_number_of_images(tmp_path: Path) -> 
     assert len(figure.axes) == 2
     assert words(figure) == ["north", "12 images", "south", "1 image"]
     assert figure.texts[0].get_text() == "Segmentation of your own images: images of each site"
+
+
+def test_every_image_has_its_files_name_below_it_where_it_has_room(tmp_path: Path) -> None:
+    long = "A-VERY-LONG-NAME-OF-A-HOSPITAL-WHOSE-IMAGES"
+    folder = opened("segmentation", tmp_path, grey_sites(tmp_path, {"north": 3, long: 8}))
+    figure = contact_sheet(registry.tasks.find("segmentation"), folder)
+    figure.draw_without_rendering()
+    of_long, of_north = figure.axes
+    assert [text.get_text() for text in of_north.texts[2:]] == ["north-0.png", "north-1.png", "north-2.png"]
+    boxes = [text.get_window_extent() for text in of_long.texts[2:]]
+    assert len({text.get_text() for text in of_long.texts[2:]}) == len(boxes) == 8  # shortened, but not to the same
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+    below = of_long.get_window_extent()
+    assert all(box.y1 <= below.y0 for box in boxes)
+    assert all(box.y0 >= of_north.get_window_extent().y1 for box in boxes)
 
 
 def test_masks_are_outlined_one_colour_per_class(tmp_path: Path) -> None:

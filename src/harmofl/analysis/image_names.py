@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet, JoinedImages, StoredImages
+from harmofl.data.volumes import VolumeSet
 from harmofl.tasks.task import Source
 
 
@@ -14,6 +15,8 @@ def image_name(source: Source, site: str, images: ImageSet, place: int) -> str:
     if isinstance(images, JoinedImages):
         number, inner = images.places[place].tolist()
         return image_name(source, site, images.sets[number], inner)
+    if isinstance(images, VolumeSet) and isinstance(source, ImageFolder):
+        return PurePosixPath(source.decoded(site).samples[int(images.rows[place])].image).name
     if isinstance(images, StoredImages) and isinstance(source, ImageFolder):
         return _file_name(source, site, int(images.rows[place, images.rows.shape[1] // 2]))
     return f"image {place + 1}"

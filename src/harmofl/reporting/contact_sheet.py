@@ -12,11 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from harmofl.analysis.image_names import image_name
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import LabelledImages, StoredImages
 from harmofl.data.volumes import VolumeSet, middle_slices
 from harmofl.errors import UsageError
-from harmofl.labels import installed_fonts, readable, shorten
+from harmofl.labels import installed_fonts, readable, shorten, shorten_all
 from harmofl.reporting.image_grid import draw_strip, image_strip
 from harmofl.reporting.outlines import draw_outlines, name_outlines
 from harmofl.reporting.style import INK, MUTED, PAPER, styled
@@ -35,6 +36,8 @@ HEADING, FOOTING, LEFT, MARGIN = 0.45, 0.4, 0.95, 0.1
 LONGEST_NAME, WIDEST_NAME, NAME_SIZE, NAME_GAP = 18, 1.7, 9.5, 8
 """Of a site's name: letters and inches at most, its size, and points between it and the images."""
 MOST_LETTERS = 14
+FILE_NAME_SIZE, FILE_NAME_ROOM, FILE_NAME_LETTERS = 5.2, 0.12, 24
+"""Of a file's name below its image: its size, inches above the next row, and letters at most."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ def _rows(sites: Sequence[str], columns: int, footing: float) -> tuple[Figure, d
     left = max(LEFT, MARGIN + NAME_GAP / 72 + max((_measure(_fit_name(site)) for site in sites), default=0))
     width = WIDTH - left - MARGIN
     tile = width / (columns + 0.05 * (columns - 1))  # the gaps of a strip
-    pitch = 1.05 * tile
+    pitch = 1.05 * tile + FILE_NAME_ROOM
     height = HEADING + len(sites) * pitch + footing
     figure = Figure(figsize=(WIDTH, height))
     bottoms = [height - HEADING - row * pitch - tile for row in range(len(sites))]
@@ -84,18 +87,18 @@ def _classes(folder: ImageFolder) -> Sequence[str]:
 def _draw_site(axes: Axes, folder: ImageFolder, site: str, columns: int, classes: Sequence[str]) -> None:
     try:
         divided = folder.divided(site).images
-        if isinstance(divided, VolumeSet):
-            divided = middle_slices(divided)
-        images = _to_show(divided)
+        images = _to_show(middle_slices(divided) if isinstance(divided, VolumeSet) else divided)
     except UsageError:  # such as: not one image can be read
         draw_strip(axes, None)
         axes.text(0.5, 0.5, "cannot be shown", transform=axes.transAxes, ha="center", va="center", color=MUTED)
         _name_site(axes, site, 0)
         return
-    shown = images.load(torch.from_numpy(_telling(folder, site, images, columns)))
+    places = _telling(folder, site, images, columns)
+    shown = images.load(torch.from_numpy(places))
     channels = 3 if shown.images.shape[1] == 3 else 1
     draw_strip(axes, _in_columns(shown.images[:, :channels], columns))
     _name_site(axes, site, len(images))
+    _name_files(axes, [image_name(folder, site, divided, int(place)) for place in places], shown, columns)
     if shown.labels is None:
         width = axes.get_position().width * WIDTH * 72
         shares = shown.targets[:, None] / len(classes)  # a strip holds numbers up to 1
@@ -176,18 +179,38 @@ def _name_site(axes: Axes, site: str, count: int) -> None:
     axes.annotate(images, (0, 0.5), (-NAME_GAP, -1), va="top", color=MUTED, fontsize=8.5, **place)
 
 
+def _name_files(axes: Axes, names: Sequence[str], shown: LabelledImages, columns: int) -> None:
+    tile = shown.images.shape[3]
+    left, right = axes.get_xlim()
+    pitch = _pitch(round(right - left), tile, columns)
+    room = axes.get_position().width * WIDTH * tile / (right - left)
+    for number, name in enumerate(_fit_file_names(names, room)):
+        place = (number * pitch + tile / 2 - 0.5, shown.images.shape[2] - 0.5)
+        below: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "va": "top"}
+        axes.annotate(name, place, (0, -1.5), fontsize=FILE_NAME_SIZE, color=MUTED, annotation_clip=False, **below)
+
+
+def _fit_file_names(names: Sequence[str], room: float) -> list[str]:
+    """As many letters of each name as all have room for."""
+    for most in range(FILE_NAME_LETTERS, 5, -1):
+        short = shorten_all(names, most)
+        if all(_measure(name, FILE_NAME_SIZE) <= room for name in short):
+            return short
+    return shorten_all(names, 5)
+
+
 def _fit_name(site: str) -> str:
     """A site's name, as much of it as has room."""
     fitting = (short for most in range(LONGEST_NAME, 4, -1) if _measure(short := shorten(site, most)) <= WIDEST_NAME)
     return next(fitting, shorten(site, 4))
 
 
-def _measure(name: str) -> float:
-    """Inches that a site's name takes."""
+def _measure(name: str, size: float = NAME_SIZE) -> float:
+    """Inches that a name takes."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    font = FontProperties(family=list(installed_fonts()), size=NAME_SIZE)
+    font = FontProperties(family=list(installed_fonts()), size=size)
     return float(text_to_path.get_text_width_height_descent(name, font, ismath=False)[0]) / 72
 
 
