@@ -64,7 +64,7 @@ def test_an_entry_is_registered_by_its_class() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("model.network", "unett", r"unknown network 'unett'; did you mean 'unet'\? \(known: densenet-small, .*mine"),
+        ("model.network", "unett", r"unknown network 'unett'; did you mean 'unet'\? \(known: .*densenet-small, .*mine"),
         ("model.network", "unet", "model.network = 'unet': histology takes densenet121 or densenet-small or mine"),
         ("training.loss", "dicee", "unknown loss 'dicee'; did you mean 'dice'"),
         ("training.loss", "dice", "training.loss = 'dice': histology takes cross-entropy"),

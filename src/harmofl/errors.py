@@ -14,7 +14,7 @@ STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 """How settings are checked: "0.5" is no number and true is no 1, as quiet conversions hide mistakes."""
 
 
-MOST_LISTED = 24
+MOST_LISTED = 40
 """Names that a message lists; of more, only the nearest is named."""
 
 
@@ -24,7 +24,7 @@ class UsageError(Exception):
     >>> from harmofl.settings import resolve
     >>> resolve("nuclei", "fedawg")
     Traceback (most recent call last):
-    harmofl.errors.UsageError: unknown method 'fedawg'; did you mean 'fedavg'?
+    harmofl.errors.UsageError: unknown method 'fedawg'; did you mean 'fedavg'? ...
     """
 
 
