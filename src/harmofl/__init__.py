@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harmofl.api import evaluate as evaluate
     from harmofl.api import export as export
     from harmofl.api import load_model as load_model
+    from harmofl.api import plan as plan
     from harmofl.api import predict as predict
     from harmofl.api import train as train
     from harmofl.deployment.engine import Engine as Engine
@@ -49,6 +50,7 @@ _HOMES = {
     "export": "harmofl.api",
     "load_model": "harmofl.api",
     "load_plugin": "harmofl.plugins",
+    "plan": "harmofl.api",
     "predict": "harmofl.api",
     "register": "harmofl.registry",
     "train": "harmofl.api",

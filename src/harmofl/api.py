@@ -18,6 +18,7 @@ from harmofl.tasks.scorers import Scores
 
 if TYPE_CHECKING:
     from harmofl.analysis.comparison import Comparison
+    from harmofl.analysis.plan import Plan
     from harmofl.data.check import Check
     from harmofl.inference.adaptation import AdaptationSummary
     from harmofl.inference.outcomes import Outcome
@@ -163,6 +164,45 @@ def compare_data(
         if out is not None:
             comparison_page.write_comparison(Path(out), compared, watch=shown)
     return compared.comparison
+
+
+def plan(
+    task: str | None = None,
+    *,
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    watch: Watch = ignore,
+    progress: bool = True,
+) -> Plan:
+    """Plan a training from the images of all hospitals, by averages alone.
+
+    Args:
+        task: what is to be learned, such as "segmentation"; may also come from `config`.
+        out: a folder for the plan in words (plan.md) and as settings (plan.toml), if they are wanted.
+        data: the folder with the images; the task's synthetic hospitals if there is none, here or in `config`.
+        preset: whose budget the plan keeps.
+        config: a TOML file with settings.
+        settings: single settings as {"section.name": value}.
+        watch, progress: as in `train`.
+
+    Returns:
+        The planned settings with their reasons.
+
+    >>> planned = plan("prostate", preset="smoke", out="plan")
+    >>> planned.values["data.size"], planned.values["training.augmentation"]
+    (32, 'strong')
+    >>> summary = train(config="plan/plan.toml", workers=1, out="runs/planned")
+    """
+    from harmofl.reporting import plan_files
+
+    with show_progress(progress, watch) as shown:
+        made = plan_files.plan_images(task, _path(data), preset, _path(config), settings, shown)
+    if out is not None:
+        plan_files.write_plan(Path(out), made)
+    return made
 
 
 def load_model(folder: str | Path, site: str | None = None, method: Method | None = None) -> nn.Module:

@@ -1,6 +1,7 @@
 """What sites tell of their images before training, and what they do not."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,21 @@ def test_what_is_not_a_survey_is_left_out(tmp_path: Path, images: Path, monkeypa
 
     monkeypatch.setattr(kind, "answer", lie)
     assert list(ask(server, loopback)) == ["site-1", "site-2"]
+
+
+def test_a_plan_over_the_network_is_that_of_one_process(tmp_path: Path) -> None:
+    names = ["BIDMC", "I2CVB"]
+    server, sites = make_kits(tmp_path, dict.fromkeys(names, "synthetic"), ["prostate"], min_images_for_amplitude=6)
+    arguments = ["--task", "prostate", "--preset", "smoke", "--set", "data.dimensions=3", "--quiet"]
+    arguments += ["--set", "data.min_images_for_amplitude=6"]
+    with looped(sites):
+        there = CliRunner().invoke(
+            app, ["deploy", "plan", "--kit", str(server.folder), *arguments, "--out", str(tmp_path / "there")]
+        )
+    assert there.exit_code == 0, there.output
+    assert "harmofl deploy run --config plan.toml" in there.output
+    named = ["--set", f"data.sites={json.dumps(names)}", "--out", str(tmp_path / "here")]
+    CliRunner().invoke(app, ["plan", *arguments, *named], catch_exceptions=False)
+    here, over = (tomllib.loads((tmp_path / each / "plan.toml").read_text()) for each in ("here", "there"))
+    assert here["data"].pop("sites") == names
+    assert here == over

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -106,6 +106,14 @@ class Comparison:
 def excess(probe: Probe) -> float:
     """How far a probe comes from chance (0) to certainty (1)."""
     return (probe.accuracy - probe.chance) / (1 - probe.chance)
+
+
+def options_of(advice: Sequence[Advice]) -> dict[str, str]:
+    """The settings that some advice comes to; where two name a method, the first counts."""
+    options: dict[str, str] = {}
+    for each in advice:
+        options |= {name: value for name, value in each.options.items() if name not in options}
+    return options
 
 
 # --- how images look -----------------------------------------------------------------------------------------------

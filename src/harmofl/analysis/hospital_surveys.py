@@ -8,6 +8,7 @@ import torch
 from harmofl.analysis.hospitals import Hospitals, has_colours
 from harmofl.analysis.survey import Originals, Survey, Surveyed, survey_site
 from harmofl.data.folder import ImageFolder
+from harmofl.data.resampling import OWN_SPACING
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.settings import Settings
@@ -50,15 +51,14 @@ def _originals(folder: ImageFolder, site: str) -> Originals:
     if entry is None:
         return Originals()
     facts = entry.facts
+    values = torch.from_numpy(np.stack([facts[name] for name in ("minimum", "mean", "maximum")], axis=1))
+    if folder.data.dimensions == 3 and folder.data.spacing is None:
+        return Originals(values=values)  # the volumes themselves are as they were, but turned to one orientation
     is_volume = bool((facts["slices"] > 1).any())
     names = ("slices", "height", "width") if is_volume else ("height", "width")
-    spacing = np.stack([facts.get(name, np.zeros(len(facts["slices"]))) for name in SPACING], axis=1)
+    spacing = np.stack([facts.get(name, np.zeros(len(facts["slices"]))) for name in OWN_SPACING], axis=1)
     return Originals(
         sizes=torch.from_numpy(np.stack([facts[name] for name in names], axis=1)),
         spacings=torch.from_numpy(spacing[(spacing > 0).all(axis=1)]),
-        values=torch.from_numpy(np.stack([facts[name] for name in ("minimum", "mean", "maximum")], axis=1)),
+        values=values,
     )
-
-
-SPACING = ("own_mm_slices", "own_mm_rows", "own_mm_columns")
-"""The facts of a file that says how far apart its voxels lie."""

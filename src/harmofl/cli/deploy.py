@@ -233,3 +233,37 @@ def compare(
 
 
 deploy_app.command("watch")(watch)
+
+
+@deploy_app.command("plan")
+def plan(
+    out: Annotated[Path, typer.Option("--out", help="The folder for plan.md and plan.toml.")],
+    config: Annotated[Path | None, typer.Option(help="What will be trained: a TOML file.")] = None,
+    kit: Annotated[Path, typer.Option(help="The server's folder; the current one if not given.")] = HERE,
+    task: Task = None,
+    preset: Preset = None,
+    assignments: Assignments = [],  # noqa: B006
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for all sites, and then for a quorum.")] = 60.0,
+    plugins: PluginFiles = [],  # noqa: B006
+    quiet: Quiet = False,
+) -> None:
+    """Plan a training that suits all sites' images, by averages that each tells if its rules allow it.
+
+    In the server's folder:  harmofl deploy plan --task prostate --set data.dimensions=3 --out plan
+
+    Then:  harmofl deploy run --config plan/plan.toml --out runs/planned
+    """
+    from harmofl.deployment.coordinator import read_options
+    from harmofl.deployment.kits import ServerKit
+    from harmofl.deployment.surveys import ask_for_surveys
+    from harmofl.displays import open_display
+    from harmofl.reporting.plan_files import SETTINGS, WORDS, own_choices, plan_surveys, write_plan
+    from harmofl.settings import parse_assignments
+
+    options = read_options(task, "fedavg", preset, config, parse_assignments(assignments))
+    with open_display(quiet) as watch:
+        settings, surveys = ask_for_surveys(ServerKit.open(kit), options, wait, watch, as_scanned=True)
+    choices = own_choices(parse_assignments(assignments), config)
+    write_plan(out, plan_surveys(settings, surveys, choices), images_here=False)
+    print((out / WORDS).read_text(encoding="utf-8"))
+    print(f"Written: {out / WORDS}, {out / SETTINGS}")

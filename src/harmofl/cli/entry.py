@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from harmofl.cli import listings, models, overview, runs, studies
+from harmofl.cli import listings, models, overview, planning, runs, studies
 from harmofl.cli.data import data_app
 from harmofl.cli.deploy import deploy_app
 from harmofl.errors import RunError, UsageError
@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(runs.demo, runs.train, runs.experiment, runs.report, overview.runs, overview.watch),
+    *(runs.demo, planning.plan, runs.train, runs.experiment, runs.report, overview.runs, overview.watch),
     *(models.evaluate, models.predict, models.adapt, models.export),
     *(studies.landscape, studies.pictures, studies.privacy),
     *(listings.methods, listings.tasks),

@@ -13,6 +13,7 @@ from harmofl.data.cache import Cache, Decoded, Entry, digest, map_in_threads
 from harmofl.data.file_hashes import hash_files
 from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, scale_to_unit_range
+from harmofl.data.resampling import facts_of_spacing
 from harmofl.data.samples import Problem, Sample
 from harmofl.data.scans import Note, Scan, ScanMask, UnreadableError
 from harmofl.data.volume_decoding import check_is_volume, facts_of_grid, fit_volume, grid_mask, grid_volume
@@ -164,7 +165,8 @@ def describe_scan(scan: Scan) -> dict[str, float]:
     slices, channels, height, width = scan.pixels.shape
     pixels = scan.pixels
     sizes = {"slices": slices, "channels": channels, "height": height, "width": width} | facts_of_look(scan)
-    return sizes | {"minimum": float(pixels.min()), "mean": float(pixels.mean()), "maximum": float(pixels.max())}
+    values = {"minimum": float(pixels.min()), "mean": float(pixels.mean()), "maximum": float(pixels.max())}
+    return sizes | values | facts_of_spacing(scan)
 
 
 def decode_site(

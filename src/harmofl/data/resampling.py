@@ -60,6 +60,18 @@ def affine_of_slices(scan: Scan) -> Affine:
     return np.column_stack([slices, rows, columns, origin])
 
 
+OWN_SPACING = ("own_mm_slices", "own_mm_rows", "own_mm_columns")
+"""The facts of a scan about the distances between its voxels, in millimetres; 0 where its file does not say."""
+
+
+def facts_of_spacing(scan: Scan) -> dict[str, float]:
+    """How far apart a scan's slices, rows and columns lie, as the cache keeps it."""
+    if not scan.geometry.is_placed:
+        return dict.fromkeys(OWN_SPACING, 0.0)
+    lengths = np.linalg.norm(affine_of_slices(scan)[:3, :3], axis=0).tolist()
+    return dict(zip(OWN_SPACING, lengths, strict=True))
+
+
 def to_common_grid(values: Pixels, affine: Affine, spacing: Sequence[float] | None, labels: bool = False) -> Gridded:
     """Turn a volume (C, S, H, W) to the common axes and resample it, labels without mixing them."""
     from monai.data.meta_tensor import MetaTensor

@@ -93,7 +93,7 @@ class SiteSettings(Part):
     surveys: bool = Field(
         True,
         description="whether the server may ask for averages of its images before training, such as histograms "
-        "(`harmofl deploy compare`); never of fewer images than min_images_for_amplitude",
+        "(`harmofl deploy compare` and `plan`); never of fewer images than min_images_for_amplitude",
     )
     intensity: Annotated[list[float], AfterValidator(check_window)] | None = Field(
         None, description="the one window (data.intensity = [low, high]) of which a spectrum may be shared"

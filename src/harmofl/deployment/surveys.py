@@ -19,9 +19,12 @@ logger = logging.getLogger(__name__)
 
 
 def ask_for_surveys(
-    kit: ServerKit, options: RunOptions, wait: float = 60.0, watch: Watch = ignore
+    kit: ServerKit, options: RunOptions, wait: float = 60.0, watch: Watch = ignore, as_scanned: bool = False
 ) -> tuple[Settings, dict[str, Survey]]:
-    """At the server: ask every site; return the settings that they were asked with, and what they tell."""
+    """At the server: ask every site; return the settings of a run, and what the sites tell.
+
+    `as_scanned`: of volumes of their own spacing, not of one.
+    """
     options.check()
     wanted, _ = options.resolve(synthetic=False)
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
@@ -29,7 +32,8 @@ def ask_for_surveys(
         facts = ask_for_facts(options, wanted, transport, names)
         settings = facts.complete(options.resolve(facts.synthetic)[0])
         watch(ImagesChosen(settings.data.images_used))
-        return settings, collect_surveys(settings, transport, facts.sites)
+        asked = settings.with_values("data", spacing=None) if as_scanned else settings
+        return settings, collect_surveys(asked, transport, facts.sites)
 
 
 def collect_surveys(settings: Settings, transport: Transport, names: Sequence[str]) -> dict[str, Survey]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harmofl.analysis.comparison import Advice, Comparison
+from harmofl.analysis.comparison import Comparison, options_of
 from harmofl.analysis.hospital_surveys import surveys_of
 from harmofl.analysis.hospitals import Hospitals, looks_at
 from harmofl.analysis.survey import Survey
@@ -110,14 +110,6 @@ def train_command(compared: Compared) -> str:
     return shlex.join([*parts, "--out", "runs/first"])
 
 
-def options_of(advice: Sequence[Advice]) -> dict[str, str]:
-    """The settings that some advice comes to; where two name a method, the first counts."""
-    options: dict[str, str] = {}
-    for each in advice:
-        options = {**each.options, **options}
-    return options
-
-
 def describe_site(site: str, survey: Survey) -> tuple[str, ...]:
     """A line of a table: one cell for each of HEADINGS."""
     seen = ""
@@ -131,7 +123,7 @@ def describe_site(site: str, survey: Survey) -> tuple[str, ...]:
 
 def lengths(values: Sequence[float] | None) -> str:
     """Lengths along axes, such as 24 × 320 × 320."""
-    return " × ".join(f"{value:g}" for value in values) if values else "–"
+    return " × ".join(f"{value:.4g}" for value in values) if values else "–"
 
 
 def _plots(compared: Compared, watch: Watch) -> list[dict[str, Any]]:

@@ -41,9 +41,9 @@ PAPER = {
 SMALL = {
     "data": {"size": 48, "images": 24},
     "volumes": {
-        "data": {"spacing": [3.0, 3.5, 3.5], "patch": [16, 32, 32], "patches": 2},
-        "training": {"batch_size": 2},
-        "real_images": {"data": {"spacing": [3.0, 1.2, 1.2], "patch": [16, 64, 64], "limit": 0}},
+        "data": {"spacing": [3.0, 3.5, 3.5], "patch": [16, 32, 32], "patches": 4},
+        "training": {"batch_size": 2, "rounds": 16},
+        "real_images": {"data": {"spacing": [3.0, 1.2, 1.2], "patch": [16, 64, 64], "patches": 2, "limit": 0}},
     },
     "model": {"features": 8},
     "training": {
@@ -59,6 +59,7 @@ SMOKE = {
     "data": {"size": 32, "images": 10},
     "volumes": {
         "data": {"spacing": [6.0, 6.0, 6.0], "patch": [8, 16, 16], "patches": 1},
+        "training": {"rounds": 2},
         "real_images": {"data": {"spacing": [6.0, 4.0, 4.0], "patch": [8, 16, 16]}},
     },
     "model": {"features": 4},

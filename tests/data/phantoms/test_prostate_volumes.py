@@ -18,6 +18,10 @@ def test_a_site_scans_volumes_of_its_own_spacing_in_range(site: str) -> None:
     assert volumes.images.min() >= 0
     assert volumes.images.max() <= 1
     assert volumes.groups.tolist() == [0, 1]
+    assert volumes.spacings is not None
+    # Every patient's field of view is a little different, a tenth at most.
+    assert torch.allclose(volumes.spacings, torch.tensor([spacing] * 2, dtype=torch.float64), rtol=0.11)
+    assert not torch.equal(*volumes.spacings)
 
 
 def test_without_shift_all_sites_scan_alike() -> None:

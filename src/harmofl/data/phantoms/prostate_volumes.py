@@ -78,8 +78,14 @@ def make_volumes(
     ]
     images, masks = (torch.cat(part) for part in zip(*parts, strict=True))
     shape = (slices, size, size) if spacing is None else _resampled_shape(spacing, size)
-    steps = torch.tensor(spacing or own_spacing(site, size, shift), dtype=torch.float64)
-    return LabelledImages(*_resample(images, masks, shape), torch.arange(cases), steps.repeat(cases, 1))
+    steps = _own_steps(patients, slices, size) if spacing is None else torch.tensor([list(spacing)] * cases)
+    return LabelledImages(*_resample(images, masks, shape), torch.arange(cases), steps.double())
+
+
+def _own_steps(patients: prostate.Patients, slices: int, size: int) -> Tensor:
+    """Millimetres between each patient's slices, rows and columns, (cases, 3)."""
+    pixels = 10 * patients.appearance["field_of_view"].flatten() / size
+    return torch.stack([torch.full_like(pixels, COVERAGE / slices), pixels, pixels], dim=1)
 
 
 def _with_field_of_view(patients: prostate.Patients, centimetres: float) -> prostate.Patients:

@@ -1,0 +1,48 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import harmofl
+from folders import segmentation_folder
+from harmofl.cli import app
+from harmofl.settings import resolve
+
+
+def test_a_planned_training_of_volumes_runs_as_the_plan_says(tmp_path: Path) -> None:
+    sites = {"data.sites": ["BIDMC", "I2CVB"], "data.dimensions": 3, "training.rounds": 1}
+    plan = harmofl.plan("prostate", preset="smoke", settings=sites, out=tmp_path)
+    file = tomllib.loads((tmp_path / "plan.toml").read_text(encoding="utf-8"))
+    settings, method = resolve(file=file)
+    assert settings.data.spacing == plan.values["data.spacing"]
+    assert settings.data.patch == plan.values["data.patch"]
+    assert settings.model.strides == plan.values["model.strides"]
+    assert settings.data.sites == ["BIDMC", "I2CVB"]
+    assert method.key == plan.values["method.name"] == "harmofl"
+    summary = harmofl.train(config=tmp_path / "plan.toml", workers=1, out=tmp_path / "run")
+    assert set(summary["test"]) >= {"BIDMC", "I2CVB"}
+    words = (tmp_path / "plan.md").read_text(encoding="utf-8")
+    assert all(step.reason in words.replace("\\_", "_") for step in plan.steps)
+
+
+def test_the_command_plans_images_of_a_folder_and_names_it(tmp_path: Path) -> None:
+    folder = segmentation_folder(tmp_path / "images", sites=2, patients=6)
+    arguments = ["plan", "--task", "segmentation", "--data", str(folder), "--preset", "small", "--quiet"]
+    arguments += ["--set", f"data.cache={tmp_path}", "--set", "training.rounds=3", "--out", str(tmp_path / "plan")]
+    printed = CliRunner().invoke(app, arguments)
+    assert printed.exit_code == 0, printed.output
+    assert "| data.size | 48 |" in printed.output  # the pictures are 40 pixels wide
+    settings, _ = resolve(file=tomllib.loads((tmp_path / "plan" / "plan.toml").read_text(encoding="utf-8")))
+    assert settings.data.folder == str(folder)
+    assert settings.training.rounds == 3
+    assert settings.data.size == 48
+
+
+@pytest.mark.parametrize("name", ['a "quoted" name', "ü\\n"])
+def test_names_of_sites_are_written_as_toml(tmp_path: Path, name: str) -> None:
+    from harmofl.reporting.plan_files import to_toml
+
+    plan = harmofl.plan("prostate", preset="smoke", settings={"data.sites": ["HK", "UCL"]})
+    text = to_toml(plan.with_choices({"data.sites": [name]}))
+    assert tomllib.loads(text)["data"]["sites"] == [name]
