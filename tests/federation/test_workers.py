@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,3 +119,34 @@ def test_a_script_without_a_main_guard_can_use_workers(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment(), timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["begin", "7"]), done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize("beside", [False, True])
+def test_ctrl_c_while_a_process_starts_is_heard_afterwards_also_with_a_display_beside(beside: bool) -> None:
+    ended = threading.Event()
+    display = threading.Thread(target=ended.wait)  # it may take the signal, as it does not hold it back
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    reached = []
+
+    def interrupt_within() -> None:
+        with module.hold_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+            reached.append("the end")
+
+    try:
+        if beside:
+            display.start()
+        with pytest.raises(KeyboardInterrupt):
+            interrupt_within()
+        assert reached == ["the end"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+        with module.hold_interrupts():
+            pass
+    finally:
+        ended.set()
+        signal.signal(signal.SIGINT, usual)
+        if beside:
+            display.join()

@@ -112,8 +112,9 @@ class Workers:
         self._sites = registry.tasks.find(settings.task).participants(method, settings.data)
         self._arguments = (settings, method, folder, trained)
         worker_context()  # its clean process imports what workers need ...
-        for name in SLOW_IMPORTS:  # ... while this one imports the same, for the server
-            import_module(name)
+        with hold_interrupts():
+            for name in SLOW_IMPORTS:  # ... while this one imports the same, for the server
+                import_module(name)
         self._workers = [Worker(*self._arguments) for _ in range(count)]
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
@@ -192,16 +193,25 @@ def _die_with_parent() -> None:
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
-    """Start a process that never hears Ctrl-C, not even while it imports; this one hears it after the block."""
+    """Start a process that never hears Ctrl-C, not even while it imports; this one hears it after the block.
+
+    Other threads of this process, such as a display's, may take the signal, and Python then interrupts this one all
+    the same: so it is also noted instead of raised. Raised within an import, it can get lost in a callback.
+    """
     if os.name != "posix" or threading.current_thread() is not threading.main_thread():
         yield
         return
     resource_tracker.ensure_running()  # it would let Ctrl-C through again if it started inside the block
+    noted: list[Any] = []
+    usual = signal.signal(signal.SIGINT, lambda *received: noted.append(received))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, usual)  # what has come by now is noted before
+        if noted and callable(usual):
+            usual(*noted[0])
 
 
 @contextmanager
