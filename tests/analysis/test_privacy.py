@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from harmofl.analysis.amplitude_inversion import picture_of_amplitude
+from harmofl.analysis.frames import nearest_of, put_in_frame, window
 from harmofl.analysis.gradient_inversion import LocalTraining
 from harmofl.analysis.privacy import (
     WAYS,
@@ -14,9 +16,6 @@ from harmofl.analysis.privacy import (
     best_order,
     largest,
     minima,
-    nearest_of,
-    put_in_frame,
-    window,
 )
 from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, open_target
 from harmofl.errors import UsageError
@@ -47,6 +46,8 @@ def test_a_study_writes_numbers_pictures_and_a_page(study: tuple[Path, list[Step
     assert ways == {"without", "start", "penalty", "held", "own", "HarmoFL"}
     assert {each["network"] for each in found["gradient_inversion"]} == {"control", "untrained", "trained"}
     assert {each["images"] for each in found["phase_retrieval"]} == {1, 2, 4}
+    assert [each["network"] for each in found["amplitude_inversion"]] == ["control", "untrained", "trained"]
+    assert "The paper's own attack, on amplitudes" in (out / "privacy.md").read_text()
     assert all(-1 <= each["ssim"] <= 1 for each in found["gradient_inversion"] + found["phase_retrieval"])
 
 
@@ -153,3 +154,13 @@ def test_amplitudes_sent_every_round_give_away_those_of_single_images() -> None:
     sent, weights = sent_every_round(images, 12, amplitudes.mean(dim=0).float())
     found = torch.linalg.lstsq(weights, sent).solution.reshape(amplitudes.shape)
     assert float((found - amplitudes).norm() / amplitudes.norm()) < 1e-3
+
+
+def test_the_picture_of_an_amplitude_has_its_zero_frequency_in_the_middle_and_no_phase() -> None:
+    wave = 0.5 + 0.25 * torch.cos(2 * torch.pi * torch.arange(8) / 8).expand(1, 1, 8, 8)
+    picture = picture_of_amplitude(wave)[0, 0]
+    # 64 pixels of mean ½, and two neighbours in the row with 64 · 0.25 / 2 each: log(1 + 8) / log(1 + 32).
+    assert picture[4, 4] == 1
+    assert picture[4, [3, 5]].tolist() == pytest.approx([np.log(9) / np.log(33)] * 2, abs=1e-5)
+    assert float(picture.sum()) == pytest.approx(1 + 2 * np.log(9) / np.log(33), abs=1e-4)
+    assert torch.allclose(picture, picture_of_amplitude(wave.roll((3, 2), (-2, -1)))[0, 0], atol=1e-5)

@@ -1,4 +1,4 @@
-"""What could be learned from what sites share: two attacks, and how many images an amplitude should average.
+"""What could be learned from what sites share: three attacks, and how many images an amplitude should average.
 
 Writes `privacy.json` (every number) and `images.npz` (every reconstruction).
 """
@@ -17,11 +17,13 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor, nn
 
+from harmofl.analysis.amplitude_inversion import invert_amplitude, picture_of_amplitude
+from harmofl.analysis.frames import FRAMES, nearest_of, put_in_frame, window
 from harmofl.analysis.gradient_inversion import LocalTraining, Loss, Search, Use, invert, update_of
 from harmofl.analysis.hospitals import has_colours
 from harmofl.analysis.phase_retrieval import Knowledge, at_best, half_spectrum, retrieve
 from harmofl.analysis.privacy_target import CONTROL, FEWEST_OTHERS, TRAINED, Effort, Target, open_target
-from harmofl.analysis.similarity import align, psnr, ssim
+from harmofl.analysis.similarity import psnr, ssim
 from harmofl.data.images import seed_of
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
@@ -30,10 +32,9 @@ from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
 from harmofl.runs.folder import Record
 
 BANDS: tuple[Band, ...] = ("full", 0.1, "dc")
-FRAMES = ("whole", "margin")
-"""Images that fill the frame, and images in the middle of a black frame twice as high and wide."""
 UPPER = 0.95
 """Quantile of chance that a reconstruction must exceed."""
+ONE = "gradient of one image"
 SHOWN = 0
 """Which draw the pictures show."""
 
@@ -70,12 +71,12 @@ BRIEF_WAYS = tuple(way for way in WAYS if way.name in ("without", "penalty"))
 
 
 def attack_run(run: Path, out: Path, effort: Effort, seed: int = 0, watch: Watch = ignore) -> Record:
-    """Run both attacks on one site's training images of a finished run; return what `privacy.json` then holds."""
+    """Run all attacks on one site's training images of a finished run; return what `privacy.json` then holds."""
     started = time.perf_counter()
     with threads(1):  # the tensors are small
         target = open_target(run, effort, seed)
         study = Study(target, effort, seed, watch)
-        gradient, phase = study.gradient_inversion(), study.phase_retrieval()
+        gradient, amplitude, phase = study.gradient_inversion(), study.amplitude_inversion(), study.phase_retrieval()
     record = {
         "task": target.task.name,
         "method": target.method.name,
@@ -90,6 +91,7 @@ def attack_run(run: Path, out: Path, effort: Effort, seed: int = 0, watch: Watch
         "effort": asdict(effort),
         "gradient_inversion": gradient,
         "gradient_inversion_chance": study.chance_of_one(),
+        "amplitude_inversion": amplitude,
         "phase_retrieval": phase,
         "minimum": minima(phase),
         "recommended_minimum": largest(minima(phase).values()),
@@ -102,7 +104,7 @@ def attack_run(run: Path, out: Path, effort: Effort, seed: int = 0, watch: Watch
 
 
 class Study:
-    """Both attacks on one target; keeps the pictures."""
+    """All attacks on one target; keeps the pictures."""
 
     def __init__(self, target: Target, effort: Effort, seed: int, watch: Watch) -> None:
         self.target = target
@@ -113,7 +115,8 @@ class Study:
         self.counts = [n for n in effort.averaged if n + FEWEST_OTHERS <= len(self.images)]
         self.pictures: dict[str, np.ndarray[Any, Any]] = {}
         self.attacks = list(self._attacks())
-        self.done, self.total = 0, len(self.attacks) + len(FRAMES) * len(BANDS) * len(self.counts)
+        retrievals = len(FRAMES) * len(BANDS) * len(self.counts)
+        self.done, self.total = 0, len(self.attacks) + len(target.networks) + retrievals
 
     def _tell(self, what: str) -> None:
         self.watch(StepDone(what, self.done, self.total))
@@ -132,7 +135,7 @@ class Study:
         of_sgd = "" if training.optimizer == "sgd" else " of SGD"  # steps of Adam are not looked at
         local = LocalTraining(self.effort.local_steps, training.learning_rate, training.momentum, training.weight_decay)
         return (
-            Case("gradient of one image", 1, LocalTraining()),
+            Case(ONE, 1, LocalTraining()),
             Case(f"gradient of {self.effort.batch} images", self.effort.batch, LocalTraining()),
             Case(f"update of one image, {self.effort.local_steps} steps{of_sgd}", 1, local),
         )
@@ -212,6 +215,32 @@ class Study:
             "flat image": {"psnr": round_off(psnr(flat, truth).mean()), "ssim": round_off(ssim(flat, truth).mean())},
         }
 
+    def amplitude_inversion(self) -> list[Record]:
+        """The paper's own attack: gradients of amplitudes, a record per network; scores are means over images."""
+        return [self._invert_amplitudes(name) for name in self.target.networks]
+
+    def _invert_amplitudes(self, name: str) -> Record:
+        self._tell(f"gradient inversion of amplitudes: {name} network")
+        update = update_of(
+            self.target.networks[name].eval(), self.target.task.loss(self.target.settings), LocalTraining()
+        )
+        found = [
+            invert_amplitude(
+                self.images[trial : trial + 1],
+                self.target.images.targets[trial : trial + 1],
+                update,
+                search_for(name, self.effort),
+                self._generator("inversion", trial),
+            )
+            for trial in range(self.effort.images)
+        ]
+        self._keep(f"inversion/{name}/{ONE}/its amplitude", picture_of_amplitude(self.images[SHOWN : SHOWN + 1]))
+        self._keep(f"inversion/{name}/{ONE}/amplitude", found[SHOWN].picture)
+        means = np.mean([[each.against_image, each.against_amplitude] for each in found], axis=0)
+        scores = {"against the image": means[0], "against the amplitude": means[1]}
+        each = {truth: {"psnr": round_off(one), "ssim": round_off(other)} for truth, (one, other) in scores.items()}
+        return {"network": name, **each}
+
     # --- phase retrieval
 
     def phase_retrieval(self) -> list[Record]:
@@ -286,34 +315,6 @@ def knowledge_of(groups: Sequence[Tensor], band: Band, support: Tensor) -> Knowl
         amplitude, inside = half_spectrum(layer)
         amplitudes.append(amplitude)
     return Knowledge(torch.stack(amplitudes), inside, support)
-
-
-def window(frame: str, height: int, width: int) -> tuple[slice, slice]:
-    """Where the images lie in their frame."""
-    if frame == "whole":
-        return slice(0, height), slice(0, width)
-    return slice(height // 2, height // 2 + height), slice(width // 2, width // 2 + width)
-
-
-def put_in_frame(images: Tensor, frame: str) -> Tensor:
-    """Put images into their frame."""
-    if frame == "whole":
-        return images
-    height, width = images.shape[-2:]
-    rows, columns = window(frame, height, width)
-    whole = images.new_zeros(*images.shape[:-2], 2 * height, 2 * width)
-    whole[..., rows, columns] = images
-    return whole
-
-
-def nearest_of(guess: Tensor, truths: Tensor, place: Sequence[slice]) -> tuple[tuple[float, float], Tensor, Tensor]:
-    """PSNR and SSIM against the true image that a reconstruction is most like; that image; the reconstruction."""
-    fitted = align(guess.expand_as(truths), truths)[tuple(place)]
-    wanted = truths[tuple(place)]
-    similarity = ssim(fitted, wanted)
-    best = int(similarity.argmax())
-    score = (float(psnr(fitted[best : best + 1], wanted[best : best + 1])), float(similarity[best]))
-    return score, wanted[best], fitted[best]
 
 
 def minima(phase: Sequence[Record]) -> dict[str, int | None]:

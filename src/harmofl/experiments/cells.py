@@ -109,7 +109,7 @@ def _cells(plan: Plan, folder: str | None, preset: str) -> Iterator[Cell]:
     for seed in plan.seeds:
         for variation in plan.variations or [UNVARIED]:
             for row in plan.rows:
-                if variation.only is None or row.name in variation.only:
+                if variation.has(row.name):
                     for site in held_out:
                         yield _cell(plan, row, variation, site, folder, preset, seed)
 

@@ -49,11 +49,16 @@ class Row(Part):
 
 
 class Variation(Part):
-    """A change of settings for every row, or for those in `only`."""
+    """A change of settings for every row, for those in `only`, or for all but those in `without`."""
 
     name: Name
     settings: Tree = {}
     only: list[str] | None = Field(None, min_length=1)
+    without: list[str] = []
+
+    def has(self, row: str) -> bool:
+        """Whether a row meets it."""
+        return (self.only is None or row in self.only) and row not in self.without
 
 
 class Paper(Part):
@@ -232,7 +237,7 @@ def _check_whole(plan: Plan) -> None:
         _check_settings(f"settings of row {row.name!r}", row.settings)
     for variation in plan.variations:
         _check_settings(f"settings of variation {variation.name!r}", variation.settings)
-        _check_known("row", variation.only or (), rows)
+        _check_known("row", [*(variation.only or ()), *variation.without], rows)
     _check_known("baseline", filter(None, [plan.baseline]), [variation.name for variation in plan.variations])
     _check_known("reference", filter(None, [plan.reference]), rows)
     if plan.paper:

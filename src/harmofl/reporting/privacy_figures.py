@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 Pictures = Mapping[str, npt.NDArray[np.uint8]]
 
-WAYS = ("truth", "without", "start", "penalty", "held", "own", "its input", "HarmoFL")
-"""The columns: the image, what was found without and with an amplitude; then HarmoFL's input, and what was found."""
+WAYS = ("truth", "without", "start", "penalty", "held", "own", "its input", "HarmoFL", "its amplitude", "amplitude")
+"""The columns: the image, what was found without and with an amplitude; then HarmoFL's input, and what was found; then
+the same of the paper's own attack, on amplitudes."""
 RESOLUTIONS = {"privacy-inversion": 120, "privacy-retrieval": 100}
 """Dots per inch of pictures that hold many images."""
 LABEL = 14
@@ -126,6 +127,7 @@ def in_words(study: Record) -> str:
             *_of_the_run(study),
             _chance_of_one(study["gradient_inversion_chance"]),
             "",
+            *_amplitude_table(study.get("amplitude_inversion", ())),
             "![Gradient inversion](privacy-inversion.png)",
             "",
             "## Phase retrieval",
@@ -152,6 +154,19 @@ def _inversion_table(study: Record) -> list[str]:
         values = [cells.get((network, case, way), "") for way in ways]
         lines.append(f"| {network} | {case} | {' | '.join(values)} |")
     return lines
+
+
+def _amplitude_table(records: Sequence[Record]) -> list[str]:
+    """The paper's own attack, in studies that made it."""
+    if not records:
+        return []
+    lines = ["The paper's own attack, on amplitudes given to the network as images; PSNR in dB / SSIM.", ""]
+    lines += ["| network | found, against the image | found, against its amplitude |", "|---|--:|--:|"]
+    for record in records:
+        scores = [record["against the image"], record["against the amplitude"]]
+        cells = [f"{score['psnr']:.1f} / {score['ssim']:.2f}" for score in scores]
+        lines.append(f"| {record['network']} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _of_the_run(study: Record) -> list[str]:
