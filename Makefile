@@ -6,13 +6,14 @@ JOBS    ?= 2
 METHODS ?= fedavg fedbn harmofl
 TASK    ?= segmentation
 
-.PHONY: help demo test test-engines lint bench results models release-check install clean
+.PHONY: help demo test test-engines lint bench results docs models release-check install clean
 
 help:
 	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
 	@echo "make test    ruff, mypy, the layers of packages and pytest, two files at a time (JOBS=8: eight)"
 	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
 	@echo "make lint    ruff, mypy and the layers of packages only"
+	@echo "make docs    the documentation as a site: build/site/index.html; runs the notebooks, and checks every link"
 	@echo "make bench   the cost of the training loop, against the plainest loop, and of the engines, against one process"
 	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make models DATA=folder   small models of one's own or the results' images, exported with their cards: models/"
@@ -33,6 +34,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: install
+	$(BIN)/python docs/build.py build/site
 
 bench: install
 	$(BIN)/python benchmarks/speed.py

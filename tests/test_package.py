@@ -113,7 +113,7 @@ def test_the_versions_of_python_that_are_declared_are_tried() -> None:
     assert tests["jobs"]["test"]["strategy"]["matrix"]["python"] == declared
 
 
-@pytest.mark.parametrize("target", ["help", "release-check", "models"])
+@pytest.mark.parametrize("target", ["help", "docs", "release-check", "models"])
 def test_the_makefile_knows(target: str) -> None:
     result = subprocess.run(["make", "-n", target, "VENV=/nowhere"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
