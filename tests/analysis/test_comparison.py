@@ -68,8 +68,11 @@ def test_brightness_alone_is_harmonized_away() -> None:
 
 
 def test_contrast_is_not() -> None:
-    surveys = {"A": survey(0.0, 1.0), "B": survey(0.2, 0.3, seed=1)}
-    assert kinds(Comparison("classification", "classification", "", surveys)) == ["harmonize", "statistics"]
+    both = {"A": survey(0.0, 1.0), "B": survey(0.2, 0.3, seed=1)}
+    assert kinds(Comparison("classification", "classification", "", both)) == ["harmonize", "statistics"]
+    contrast = Comparison("classification", "classification", "", {"A": survey(0, 1.0), "B": survey(0, 0.3, seed=1)})
+    assert kinds(contrast) == ["statistics"]
+    assert "B has less contrast" in contrast.advice[0].reason
 
 
 def test_other_classes_ask_for_a_last_layer_of_its_own() -> None:

@@ -51,3 +51,11 @@ def test_labels_stay_while_their_images_turn() -> None:
     turned, labels = dihedral(images, torch.arange(50), Generator().manual_seed(0))
     assert torch.equal(labels, torch.arange(50))
     assert not torch.equal(turned, images)
+
+
+def test_rectangles_and_volumes_keep_their_size() -> None:
+    masks = torch.arange(3 * 2 * 4).reshape(1, 3, 2, 4).expand(60, 3, 2, 4)
+    images, turned = dihedral(masks[:, None].float(), masks, Generator().manual_seed(0))
+    assert torch.equal(images[:, 0].long(), turned)
+    expected = {tuple(masks[0].flip(axes).flatten().tolist()) for axes in ([], [-1], [-2], [-1, -2])}
+    assert {tuple(mask.flatten().tolist()) for mask in turned} == expected

@@ -20,6 +20,10 @@ OTHER_AMOUNT = 3.0
 FEW_PATIENTS = 5
 UNEVEN = 4.0
 """Times as many training images at one hospital as at another."""
+BRIGHTER = 1.0
+"""Spreads of single images by which a hospital's brightness must differ for harmonization to be worth it."""
+HARDER = 0.1
+"""Or the part by which the same mean must make it harder to guess the hospital."""
 NOTICEABLE = 0.5
 """Spreads of single images by which a hospital's mean must differ to be named."""
 
@@ -130,22 +134,29 @@ def advise_on_looks(comparison: Comparison) -> list[Advice]:
     if excess(before) < ALIKE:
         reason = f"{told}; {by_chance}. The hospitals look alike, and plain averaging (FedAvg) loses little."
         return [Advice("nothing", "Nothing needs to be done about how images look", reason, {"method": "fedavg"})]
-    left = percent(after.accuracy)
-    unlike = describe_differences(comparison.differences)
+    unlike, left = describe_differences(comparison.differences), percent(after.accuracy)
     reason = (
         f"{told}, where {by_chance}. {unlike}With the same mean for all images, as HarmoFL's amplitude normalization "
         f"gives them, it is {left}."
     )
-    advice = [Advice("harmonize", "Harmonize the images", reason, {"method": "harmofl"})]
+    advice = []
+    if harmonizing_helps(comparison, before, after):
+        advice.append(Advice("harmonize", "Harmonize the images", reason, {"method": "harmofl"}))
     if excess(after) >= ALIKE:
+        still = f"With the same mean, hospitals are still told apart in {left} of cases." if advice else reason
         reason = (
-            f"With the same mean, hospitals are still told apart in {left} of cases: they differ in contrast, "
-            "sharpness or noise too. Averaged batch norm statistics would fit none of them well, so each hospital "
-            "should estimate its own."
+            f"{still} They differ in contrast, sharpness or noise. Averaged batch norm statistics would fit none of "
+            "them well, so each hospital should estimate its own."
         )
         title = "Keep batch norm statistics at each hospital"
         advice.append(Advice("statistics", title, reason, {"model.statistics": "site"}))
     return advice
+
+
+def harmonizing_helps(comparison: Comparison, before: Probe, after: Probe) -> bool:
+    """Whether the same mean takes something away that tells hospitals apart."""
+    brightness = max(abs(own["brightness"]) for own in comparison.differences.values())
+    return brightness >= BRIGHTER or excess(before) - excess(after) >= HARDER * excess(before)
 
 
 def describe_differences(differences: Mapping[str, Mapping[str, float]]) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from harmofl.analysis.hospitals import Hospitals, has_colours
 from harmofl.analysis.survey import Originals, Survey, Surveyed, survey_site
+from harmofl.data.cache import Entry
 from harmofl.data.folder import ImageFolder
+from harmofl.data.images import ImageSet, StoredImages
 from harmofl.data.resampling import OWN_SPACING
+from harmofl.data.volumes import VolumeSet
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.settings import Settings
@@ -41,16 +45,17 @@ def surveyed_site(task: Task, settings: Settings, site: str, source: Source, few
         colours=settings.data.dimensions == 2 and has_colours(task, settings.data),
         fewest=fewest,
         seed=settings.data.seed,
-        originals=_originals(source, site) if isinstance(source, ImageFolder) else Originals(),
+        originals=_originals(source, site, train) if isinstance(source, ImageFolder) else Originals(),
     )
 
 
-def _originals(folder: ImageFolder, site: str) -> Originals:
-    """Sizes and values of a site's files."""
+def _originals(folder: ImageFolder, site: str, train: ImageSet) -> Originals:
+    """Sizes and values of a site's files with training images."""
     entry = folder.decoded(site).entry
     if entry is None:
         return Originals()
-    facts = entry.facts
+    files = _files_of(train, entry)
+    facts = {name: values[files] for name, values in entry.facts.items()}
     values = torch.from_numpy(np.stack([facts[name] for name in ("minimum", "mean", "maximum")], axis=1))
     if folder.data.dimensions == 3 and folder.data.spacing is None:
         return Originals(values=values)  # the volumes themselves are as they were, but turned to one orientation
@@ -62,3 +67,11 @@ def _originals(folder: ImageFolder, site: str) -> Originals:
         spacings=torch.from_numpy(spacing[(spacing > 0).all(axis=1)]),
         values=values,
     )
+
+
+def _files_of(train: ImageSet, entry: Entry) -> NDArray[np.int64]:
+    """The places of files that some images come from."""
+    if isinstance(train, VolumeSet):
+        return np.unique(train.rows.numpy())
+    assert isinstance(train, StoredImages)
+    return np.unique(entry.sample[train.rows.numpy()])

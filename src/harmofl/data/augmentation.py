@@ -18,13 +18,17 @@ Augmentation = Callable[[Tensor, Tensor, Generator], tuple[Tensor, Tensor]]
 
 
 def dihedral(images: Tensor, masks: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Turn each image and its mask by 0, 90, 180 or 270 degrees and flip it, at random; labels (N,) stay."""
+    """Turn each image and its mask by 0, 90, 180 or 270 degrees and flip it, at random; labels (N,) stay.
+
+    What is not square is turned by 0 or 180 degrees only, to keep its size.
+    """
     choices = torch.randint(8, (len(images),), generator=generator)
+    turn = 1 if images.shape[-1] == images.shape[-2] else 2
     images, masks = images.clone(), masks.clone()
     for choice in range(1, 8):
         chosen = choices == choice
         for tensor in (images, masks) if masks.ndim > 1 else (images,):
-            turned = torch.rot90(tensor[chosen], choice % 4, dims=(-2, -1))
+            turned = torch.rot90(tensor[chosen], turn * (choice % 4), dims=(-2, -1))
             tensor[chosen] = turned.flip(-1) if choice >= 4 else turned
     return images, masks
 

@@ -116,7 +116,7 @@ def describe_site(site: str, survey: Survey) -> tuple[str, ...]:
     if survey.percentiles:
         low, middle, high = survey.percentiles[1:4]
         seen = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-    classes = ", ".join(f"{name} {100 * share:.1f} %" for name, share in survey.balance.items())
+    classes = ", ".join(f"{name}: {100 * share:.1f} %" for name, share in survey.balance.items())
     numbers = (survey.images, survey.patients, survey.others)
     return site, *map(str, numbers), lengths(survey.size), lengths(survey.spacing), classes or "–", seen or "–"
 
