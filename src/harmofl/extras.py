@@ -10,6 +10,7 @@ PACKAGES = {
     "dicom": ("nibabel", "pydicom"),
     "dicom-seg": ("highdicom",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "itk": ("SimpleITK", "nibabel"),
     "nifti": ("nibabel",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "reports": ("anyascii", "matplotlib"),

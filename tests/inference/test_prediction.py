@@ -634,7 +634,7 @@ def test_every_file_that_is_not_read_is_named(tmp_path: Path, asked: str) -> Non
         (tmp_path / "in" / name).write_bytes(b"something")
     reasons = left_out(tmp_path / "in", tmp_path / "o", asked)
     assert sorted(reasons) == sorted(others)
-    assert set(reasons.values()) == {"not an image that can be read (PNG, JPEG, TIFF, SVS, NIfTI, DICOM)"}
+    assert set(reasons.values()) == {"not an image that can be read (PNG, JPEG, TIFF, SVS, NIfTI, DICOM, MHA, NRRD)"}
 
 
 def test_what_is_left_out_is_among_the_outcomes_after_the_images(tmp_path: Path, using: Using) -> None:

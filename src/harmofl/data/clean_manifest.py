@@ -23,7 +23,7 @@ def usable_samples(folder: ImageFolder, check: Check) -> list[Sample]:
         sample
         for site in folder.all_sites
         for sample in folder.decoded(site).samples
-        if not broken & {sample.image, sample.mask, sample.site}
+        if not broken & {*sample.files, sample.site}
     ]
 
 
@@ -44,9 +44,11 @@ def write_clean_manifest(path: Path, folder: ImageFolder, check: Check) -> int:
 
 
 def _table(samples: Iterable[Sample], truth: str) -> str:
-    columns = ("site", "split", "patient", "image", truth)
+    samples = list(samples)
+    channels = max(len(sample.images) for sample in samples)
+    images = ["image"] if channels == 1 else [f"image_{number}" for number in range(1, channels + 1)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([getattr(sample, column) for column in columns] for sample in samples)
+    writer.writerow(["site", "split", "patient", *images, truth])
+    writer.writerows([each.site, each.split, each.patient, *each.images, getattr(each, truth)] for each in samples)
     return text.getvalue()

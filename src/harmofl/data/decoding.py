@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from harmofl.data.cache import Cache, Decoded, Entry, digest, map_in_threads
+from harmofl.data.channels import join_channels
 from harmofl.data.file_hashes import hash_files
 from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, scale_to_unit_range
@@ -75,7 +76,7 @@ class Recipe:
             chosen.append(data.mask_grid)
         if data.dimensions == 3:
             chosen += [3, data.spacing, data.input_size if self.resizes else None]
-        files = [[prints[each.image], prints.get(each.mask, ""), each.reversed_channels] for each in samples]
+        files = [_prints_of(each, prints) for each in samples]
         return digest(VERSION, chosen, files)
 
     def attempt(self, folder: Path, sample: Sample) -> Decoded | Problem:
@@ -93,7 +94,7 @@ class Recipe:
         """Read an image and its mask, and bring them to the network's size."""
         from harmofl.data.formats import read_scan
 
-        scan = read_scan(folder / sample.image)
+        scan = join_channels([read_scan(folder / image) for image in sample.images])
         if sample.reversed_channels:
             scan = replace(scan, pixels=scan.pixels[:, ::-1])
         if self.data.dimensions == 3:
@@ -146,6 +147,12 @@ class Recipe:
         return _with_small_labels(mask)
 
 
+def _prints_of(sample: Sample, prints: Mapping[str, str]) -> list[Any]:
+    """What tells a sample's files from others."""
+    image, *others = (prints[path] for path in sample.images)
+    return [image, prints.get(sample.mask, ""), sample.reversed_channels, *others]
+
+
 class _MaskError(UnreadableError):
     """The mask is what cannot be read, not the image."""
 
@@ -174,7 +181,7 @@ def decode_site(
 ) -> DecodedSite:
     """A site's images, from the cache if they are there; else they are decoded into it."""
     prints = _hash_files(site, samples, folder, cache, watch)
-    closed = {each: [path for path in (each.image, each.mask) if path and not prints[path]] for each in samples}
+    closed = {each: [path for path in each.files if not prints[path]] for each in samples}
     problems = [Problem(path, "cannot be opened") for paths in closed.values() for path in paths]
     readable = [each for each in samples if not closed[each]]
     entry = cache.open(recipe.key(readable, prints)) if readable else None
@@ -189,7 +196,7 @@ def decode_site(
 
 def _hash_files(site: str, samples: Sequence[Sample], folder: Path, cache: Cache, watch: Watch) -> dict[str, str]:
     """The content hashes of a site's files."""
-    paths = sorted({path for sample in samples for path in (sample.image, sample.mask) if path})
+    paths = sorted({path for sample in samples for path in sample.files})
     done = 0
 
     def count(more: int) -> None:
@@ -250,6 +257,6 @@ class _Work:
         """About how many bytes an image takes once it is unpacked, with what is made of it on the way."""
         unpacked = UNPACKED * (OF_VOLUMES if self.recipe.data.dimensions == 3 else 1)
         try:
-            return unpacked * (self.folder / sample.image).stat().st_size
+            return unpacked * sum((self.folder / image).stat().st_size for image in sample.images)
         except OSError:
             return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.data.cache import THREADS, Cache, digest
+from harmofl.data.formats.itk import data_file_of
+from harmofl.data.scans import UnreadableError
 from harmofl.files import write_whole
 
 Hashes = dict[str, str]
@@ -64,15 +65,20 @@ def _read_kept(path: Path) -> dict[str, tuple[Any, str]]:
 
 
 def _files_of(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
+    """The files of a folder, or a file, with the one beside it that holds what it only describes."""
+    if path.is_dir():
+        return sorted(each for each in path.iterdir() if each.is_file())
+    if path.suffix.lower() in (".mhd", ".nhdr"):
+        with suppress(UnreadableError):  # reading will say it
+            beside = data_file_of(path)
+            return [path] if beside is None else [path, beside]
+    return [path]
 
 
 def _mark(path: Path) -> list[list[int]]:
     """What changes when a file does."""
     try:
-        stats = [path.stat()]
-        if stat.S_ISDIR(stats[0].st_mode):
-            stats = [each.stat() for each in _files_of(path)]
+        stats = [each.stat() for each in _files_of(path)]
     except OSError:
         return []
     return [[each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in stats]

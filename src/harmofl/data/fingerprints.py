@@ -15,7 +15,10 @@ def fingerprint_images(samples: Sequence[Sample], prints: Mapping[str, str], rec
     """A name for a site's images and how they are split."""
     data = recipe.data
     groups = number_groups(samples, data)
-    files = [[prints[each.image], group, each.split] for each, group in zip(samples, groups, strict=True)]
+    files = [
+        [prints[each.image], group, each.split, *(prints[path] for path in each.images[1:])]
+        for each, group in zip(samples, groups, strict=True)
+    ]
     of_volumes = [3] if data.dimensions == 3 else []
     return digest(files, data.seed, limit, data.split_by, data.slices, data.size, recipe.resizes, *of_volumes)
 

@@ -31,7 +31,11 @@ def scale_to_unit_range(scan: Scan, data: DataSettings) -> Planes:
     if data.intensity == "auto" and pixels.dtype == np.uint8:
         return pixels
     kind = scan.geometry.kind
-    is_color = pixels.shape[1] == 3 and (kind == "picture" or (kind == "dicom" and scan.pixels.shape[1] == 3))
+    is_color = (
+        not scan.separate_channels
+        and pixels.shape[1] == 3
+        and (kind == "picture" or (kind == "dicom" and scan.pixels.shape[1] == 3))
+    )
     limits = [
         _limits(part, data.intensity) for part in ([pixels] if is_color else np.split(pixels, pixels.shape[1], 1))
     ]

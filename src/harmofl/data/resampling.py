@@ -6,7 +6,7 @@ was stored. The same voxels are met in training and in prediction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,20 +101,28 @@ def _check_size(volume: Any, spacing: Sequence[float]) -> None:
 def labels_on_scan(logits: Tensor, affine: Affine, scan: Scan) -> Mask:
     """The most likely class of every voxel (S, H, W) of a scan, from logits (classes, D, H, W) on the common grid.
 
-    Logits are interpolated, not labels, so that outlines are as smooth as the scan's own voxels allow; a few slices at
-    a time.
+    Logits are interpolated, not labels, so that outlines are as smooth as the scan's own voxels allow.
     """
+    parts = [part.argmax(dim=0).numpy().astype(np.uint16) for part in _sample_slices(logits, affine, scan)]
+    return np.concatenate(parts)
+
+
+def resample_onto(scan: Scan, other: Scan) -> Pixels:
+    """The pixels (S, C, H, W) of another scan on the voxels of a scan; both must say how they lie."""
+    values = torch.from_numpy(other.pixels.astype(np.float32)).transpose(0, 1)
+    parts = [part.transpose(0, 1).numpy() for part in _sample_slices(values, affine_of_slices(other), scan)]
+    return np.concatenate(parts)
+
+
+def _sample_slices(values: Tensor, affine: Affine, scan: Scan) -> Iterator[Tensor]:
+    """Values (C, D, H, W) at the voxels of a scan, (C, slices, H, W), a few slices at a time."""
     slices, _, height, width = scan.pixels.shape
     to_grid = torch.from_numpy(np.linalg.inv(affine) @ affine_of_slices(scan))
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    labels = np.empty((slices, height, width), dtype=np.uint16)
     for start in range(0, slices, SLICES_AT_ONCE):
-        stop = min(start + SLICES_AT_ONCE, slices)
-        number = torch.arange(start, stop)[:, None, None].expand(-1, height, width)
+        number = torch.arange(start, min(start + SLICES_AT_ONCE, slices))[:, None, None].expand(-1, height, width)
         voxels = torch.stack([number, rows.expand_as(number), columns.expand_as(number)], dim=-1).double()
-        places = voxels @ to_grid[:3, :3].T + to_grid[:3, 3]
-        labels[start:stop] = sample_at(logits, places).argmax(dim=0).numpy()
-    return labels
+        yield sample_at(values, voxels @ to_grid[:3, :3].T + to_grid[:3, 3])
 
 
 def sample_at(values: Tensor, places: Tensor) -> Tensor:

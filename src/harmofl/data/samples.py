@@ -33,6 +33,18 @@ class Sample:
     """train, val or test; empty where the data does not say."""
     reversed_channels: bool = False
     """Red and blue are swapped in the file."""
+    more_images: str = ""
+    """Files of further channels, one a line."""
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The files of all channels, the first of which stands for the sample."""
+        return (self.image, *filter(None, self.more_images.split("\n")))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file of it, the mask last."""
+        return (*self.images, *filter(None, [self.mask]))
 
 
 @dataclass(frozen=True)

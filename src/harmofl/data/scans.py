@@ -55,6 +55,8 @@ class Scan:
 
     pixels: Pixels
     geometry: Geometry = Geometry()
+    separate_channels: bool = False
+    """Whether its channels are files of their own, and never colours."""
 
     @property
     def is_volume(self) -> bool:

@@ -5,7 +5,6 @@ The harmonizer measures them, if it holds something of each site's own; batch no
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -122,11 +121,8 @@ def _choose_model(folder: Path, site: str | None, method: Method | None) -> Trai
 
 def _find_images(data: Path, out: Path) -> list[Input]:
     """The images of a folder: those its manifest names, or all that are found."""
-    named: list[str | Path] = [data]
-    if (data / MANIFEST).is_file():
-        with (data / MANIFEST).open(encoding="utf-8-sig", newline="") as file:
-            named = [data / row["image"] for row in csv.DictReader(file) if row.get("image")]
-    return [each for each in find_inputs(named, out) if not each.left_out]
+    named = data / MANIFEST if (data / MANIFEST).is_file() else data
+    return [each for each in find_inputs([named], out) if not each.left_out]
 
 
 class _Reading:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from harmofl.data.formats.content import SUFFIXES, is_dicom, is_readable
 from harmofl.data.formats.dicom import is_placed, series_of
+from harmofl.data.layouts.manifest import image_columns
+from harmofl.data.layouts.tables import Table
 from harmofl.errors import UsageError
 
 MADE_FROM_AN_IMAGE = re.compile(r"(?P<stem>.+)[_-](segmentation|seg|mask|labels?|overlay)", re.IGNORECASE)
@@ -20,7 +22,7 @@ SYSTEM_FILES = ("dicomdir", "thumbs.db", "desktop.ini")
 """What a file system or a viewer put there, in lower case; nobody misses it, nor files whose names begin with a dot."""
 SHOWN = 5
 """Names that a message has room for."""
-NOT_READ = "not an image that can be read (PNG, JPEG, TIFF, SVS, NIfTI, DICOM)"
+NOT_READ = "not an image that can be read (PNG, JPEG, TIFF, SVS, NIfTI, DICOM, MHA, NRRD)"
 NOT_AN_IMAGE_OF_ITS_OWN = "a mask or overlay of an image there; name the file to predict it"
 BESIDE_IMAGES = "it lies beside a folder of images"
 
@@ -37,6 +39,8 @@ class Input:
     """Of a DICOM series, or view, that is not all that its folder holds; `path` is the first of them."""
     left_out: str = ""
     """Why a file or folder that was met in a folder is not predicted."""
+    more: tuple[Path, ...] = ()
+    """The files, or folders of series, of further channels."""
 
 
 def find_inputs(images: Iterable[str | Path], out: Path) -> list[Input]:
@@ -88,18 +92,37 @@ def _in_series(inputs: Sequence[Input]) -> Iterator[Input]:
 
 
 def _is_slice(each: Input) -> bool:
-    return not each.error and not each.files and each.path.is_file() and is_dicom(each.path)
+    return not (each.error or each.files or each.more) and each.path.is_file() and is_dicom(each.path)
 
 
 def _meant(named: str, out: Path) -> Sequence[Input]:
     path = Path(named)
     if path.is_dir():
         return _or_error(list(_in_folder(path, out)), Input(named, path, "no images in this folder"))
+    if path.suffix.lower() == ".csv" and path.is_file():
+        return _or_error(list(_in_table(path)), Input(named, path, "names no image below its header"))
     if path.exists():
         return [Input(named, path)]
     if glob.has_magic(named):
         return _or_error(list(_matching(named, out)), Input(named, path, "no image matches this"))
     return [Input(named, path, "no such file")]
+
+
+def _in_table(table: Path) -> Iterator[Input]:
+    """The images of a table with a column `image`, or columns such as `image_t2` and `image_adc` for channels."""
+    read = Table(table.parent, table.name)
+    delimiter = max(",;\t", key=lambda mark: len(read.header(mark)))
+    header = read.header(delimiter)
+    columns = image_columns(header)
+    read.require(columns, header)
+    rows = read.rows(delimiter)
+    next(rows)
+    for line, row in rows:
+        values = dict(zip(header, (value.strip() for value in row), strict=False))
+        paths = [table.parent / values.get(name, "") for name in columns]
+        missing = [f"no such file: {path}" for path in paths if path == table.parent or not path.exists()]
+        error = f"line {line} of {table.name}: {missing[0]}" if missing else ""
+        yield Input(str(paths[0]), paths[0], error, more=tuple(paths[1:]))
 
 
 def _or_error(inputs: list[Input], error: Input) -> list[Input]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from harmofl.data.channels import join_channels
 from harmofl.data.formats import read_scan, read_series
 from harmofl.data.formats.segmentations import WRITING
 from harmofl.data.layouts.tree import printable
@@ -175,7 +176,8 @@ def read_input(image: Input) -> Scan:
     """Read the pixels of a picture, volume or series."""
     if image.error:
         raise UnreadableError(image.error)
-    return read_series(image.files) if image.files else read_scan(image.path)
+    first = read_series(image.files) if image.files else read_scan(image.path)
+    return join_channels([first, *(read_scan(path) for path in image.more)])
 
 
 def _describe_error(error: Exception) -> str:

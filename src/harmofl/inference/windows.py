@@ -107,6 +107,6 @@ def check_channels(found: int, channels: int, data: DataSettings) -> None:
     if found != wanted:
         has = "1 channel" if found == 1 else f"{found} channels"
         how = {1: "save the image as grey", 3: "save the image as RGB"}.get(
-            wanted, "give images like those of training"
+            wanted, "give images like those of training, or a table that names the file of each channel"
         )
         raise UnreadableError(f"{has}, the model takes {wanted}: {how} (its data.color is '{data.color}')")

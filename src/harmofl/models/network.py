@@ -21,26 +21,33 @@ from harmofl.registry import Kind
 
 Norm = Literal["batch", "batch-statistics", "instance", "group", "weight-standardization"]
 GROUPS = 8
+SMALLEST_DEVIATION = 0.01
+"""Of images in [0, 1]: below it, noise of an empty part of a scan would be blown up."""
 
 
 class Network(nn.Module):
     """Any network, with the output of one of its layers, averaged over the image, as its representation."""
 
-    def __init__(self, body: nn.Module, representation_layer: str) -> None:
+    def __init__(self, body: nn.Module, representation_layer: str, standardizes: bool = False) -> None:
+        """`standardizes`: bring each channel of an image to mean 0 and standard deviation 1 first."""
         super().__init__()
         self.body = body
         self.representation_layer = representation_layer
+        self.standardizes = standardizes
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits."""
-        logits: Tensor = self.body(images)
+        logits: Tensor = self.body(self._prepare(images))
         return logits
+
+    def _prepare(self, images: Tensor) -> Tensor:
+        return standardize(images) if self.standardizes else images
 
     def represent(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and representation (N, features) of one pass."""
         captured: list[Tensor] = []
         with self._hooked(captured.append):
-            logits: Tensor = self.body(images)
+            logits: Tensor = self.body(self._prepare(images))
         return logits, averaged(captured[0])
 
     def representation(self, images: Tensor) -> Tensor:
@@ -51,7 +58,7 @@ class Network(nn.Module):
 
         with self._hooked(stop):
             try:
-                self.body(images)
+                self.body(self._prepare(images))
             except _KnownError as known:
                 return averaged(known.features)
         raise RuntimeError(f"the network never reached its layer {self.representation_layer!r}")
@@ -72,6 +79,17 @@ class _KnownError(Exception):
     def __init__(self, features: Tensor) -> None:
         super().__init__()
         self.features = features
+
+
+def standardize(images: Tensor) -> Tensor:
+    """Images (N, C, …) with mean 0 and standard deviation 1 in each channel; what is almost flat stays so.
+
+    >>> standardize(torch.tensor([[[0.2, 0.4]]]))
+    tensor([[[-1.,  1.]]])
+    """
+    axes = tuple(range(2, images.ndim))
+    deviations, means = torch.std_mean(images, dim=axes, correction=0, keepdim=True)
+    return (images - means) / deviations.clamp_min(SMALLEST_DEVIATION)
 
 
 def averaged(features: Tensor) -> Tensor:
@@ -152,10 +170,12 @@ def build_network(
     norm: Norm,
     seed: int,
     volume: Volume | None = None,
+    standardizes: bool = False,
 ) -> Network:
     """Build a freshly initialized network; the same seed gives the same weights whatever ran before.
 
-    `volume`: what it must know of volumes; without it, it is for images.
+    `volume`: what it must know of volumes; without it, it is for images. `standardizes`: bring each image to mean 0
+    and standard deviation 1 first.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -170,4 +190,4 @@ def build_network(
         body.get_submodule(entry.representation_layer)
     except AttributeError as error:
         raise UsageError(f"network {entry.name!r}: representation_layer: {error}") from None
-    return Network(body, entry.representation_layer)
+    return Network(body, entry.representation_layer, standardizes)

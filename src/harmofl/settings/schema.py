@@ -176,6 +176,10 @@ class ModelSettings(Section):
         description="normalization layers; batch-statistics keeps no running statistics; weight-standardization has no "
         "such layers, but convolutions of standardized weights",
     )
+    standardize: bool = Field(
+        False,
+        description="bring every image to mean 0 and standard deviation 1 after harmonization; undoes the band dc",
+    )
     strides: Annotated[list[list[int]] | None, BeforeValidator(check_strides)] = Field(
         None,
         description="of dynunet: by what each level divides a volume's slices, rows and columns; by nnU-Net's rule, "

@@ -6,7 +6,10 @@ from harmofl.data.layouts.manifest import layouts
 from harmofl.tasks.presets import PAPER_CODE_SCORE, with_common_presets
 from harmofl.tasks.task import Task
 
-ABOUT = "manifest.csv: site,image,{truth} and, if you have them, split and patient; PNG, JPEG, TIFF, NIfTI or DICOM"
+ABOUT = (
+    "manifest.csv: site,image,{truth} and, if you have them, split and patient; "
+    "PNG, JPEG, TIFF, NIfTI, DICOM, MHA or NRRD"
+)
 
 
 CLASSIFICATION = (

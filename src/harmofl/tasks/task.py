@@ -208,6 +208,7 @@ class Task:
             settings.model.norm,
             settings.seed,
             volume_of(settings),
+            settings.model.standardize,
         )
         return Model(method.harmonizer(shape), network)
 

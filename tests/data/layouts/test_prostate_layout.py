@@ -86,7 +86,7 @@ def test_a_folder_of_volumes_without_pairs_is_no_site_but_mentioned(tmp_path: Pa
     listing = list_samples(touch(cases(tmp_path, "HK/Case00"), "raw/a.nii.gz", "raw/b.nii.gz", "HK/readme.txt"))
     (problem,) = listing.problems
     assert (problem.file, problem.fatal) == ("raw", False)
-    assert "none of its 2 NIfTI files" in problem.message
+    assert "none of its 2 volumes" in problem.message
 
 
 def test_hidden_files_and_deeper_folders_are_not_looked_at(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from harmofl.data.formats.content import content_of, is_readable
 from harmofl.data.formats.dicom import read_dicom, read_dicom_labels, read_series
 from harmofl.data.formats.grid import lay_on_grid
 from harmofl.data.formats.guards import quiet, to_whole_numbers
+from harmofl.data.formats.itk import read_itk, read_itk_labels
 from harmofl.data.formats.nifti import nifti_mask, read_nifti, read_nifti_labels
 from harmofl.data.formats.outlines import outline_notes, read_outlines
 from harmofl.data.formats.pictures import (
@@ -35,11 +36,13 @@ __all__ = [
     "write_segmentation_object",
 ]
 
-READERS = {"picture": read_picture, "tiff": read_tiff, "nifti": read_nifti, "dicom": read_dicom}
+READERS = {"picture": read_picture, "tiff": read_tiff, "nifti": read_nifti, "dicom": read_dicom, "itk": read_itk}
+LABEL_READERS = {"nifti": read_nifti_labels, "dicom": read_dicom_labels, "itk": read_itk_labels}
 
 
 LIBRARIES = (
     "PIL.Image",
+    "SimpleITK",
     "defusedxml.ElementTree",
     "nibabel.nifti1",
     "nibabel.nifti2",
@@ -78,7 +81,7 @@ def read_mask(path: Path, scan: Scan, mask_grid: MaskGrid = "auto") -> ScanMask:
     elif content == "dicom" and is_segmentation(path):
         labels, notes = read_segmentation(path, scan), ()
     else:
-        stored, geometry = read_nifti_labels(path) if content == "nifti" else read_dicom_labels(path)
+        stored, geometry = LABEL_READERS[content](path)
         labels, notes = align(stored, geometry, scan, mask_grid)
     return ScanMask(to_whole_numbers(lay_on_grid(labels, scan)), notes)
 

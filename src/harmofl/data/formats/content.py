@@ -7,9 +7,11 @@ from typing import Literal
 
 from harmofl.data.scans import UnreadableError
 
-Content = Literal["picture", "tiff", "nifti", "dicom", "outlines"]
+Content = Literal["picture", "tiff", "nifti", "dicom", "itk", "outlines"]
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".svs", ".nii", ".nii.gz", ".dcm")
+ITK_SUFFIXES = (".mha", ".mhd", ".nrrd", ".nhdr")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".svs", ".nii", ".nii.gz", ".dcm", *ITK_SUFFIXES)
+ITK_STARTS = (b"NRRD", b"ObjectType", b"NDims")
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PICTURE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 GZIP_START = b"\x1f\x8b"
@@ -45,6 +47,8 @@ def content_of(path: Path) -> Content:
         return "tiff"
     if start.startswith(GZIP_START) or start[344:347] in (b"n+1", b"ni1") or start[4:7] in (b"n+2", b"ni2"):
         return "nifti"
+    if start.startswith(ITK_STARTS) or (path.suffix.lower() in (".mha", ".mhd") and b"NDims" in start):
+        return "itk"
     if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
         return "outlines"
     raise UnreadableError(_not_an_image(path, start))
@@ -65,4 +69,4 @@ def _not_an_image(path: Path, start: bytes) -> str:
         return "an empty file"
     if path.suffix.lower() == ".dcm":
         return "not a DICOM file: it lacks the letters DICM after its first 128 bytes"
-    return "not an image, or cut off at its start: neither PNG, JPEG, TIFF, NIfTI nor DICOM"
+    return "not an image, or cut off at its start: neither PNG, JPEG, TIFF, NIfTI, DICOM, MHA nor NRRD"

@@ -1,6 +1,7 @@
 """One's own data: a folder with `manifest.csv`, one row an image.
 
-Input: files that the column `image` names, relative to the folder, or folders that hold a DICOM series.
+Input: files that the column `image` names, relative to the folder, or folders that hold a DICOM series. In its place,
+columns such as `image_t2` and `image_adc` name the files of one channel each.
 Label: the class in `label` (classification), or a file in `mask` (segmentation).
 Sites: the column `site`. `split` (train, val or test) and `patient` may be missing; other columns are ignored.
 """
@@ -49,6 +50,8 @@ class Row:
     """The values in which the name of a site tells that it has moved: it may well be a label or a patient's, too."""
     extra: bool = False
     """There are more values than columns."""
+    images: tuple[str, ...] = ("image",)
+    """The columns that name images, one a channel."""
 
     @property
     def place(self) -> str:
@@ -94,16 +97,18 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
 
 def _folders_of(samples: Iterable[Sample]) -> set[str]:
     """Every folder in which an image lies, however deep."""
-    nearest = {posixpath.dirname(sample.image) for sample in samples}
+    nearest = {posixpath.dirname(image) for sample in samples for image in sample.images}
     return {str(folder) for place in nearest for folder in PurePosixPath(place, "image").parents}
 
 
 def _rows(table: Table, kind: Kind) -> Iterator[Row]:
     """Go through the rows below the header, whichever delimiter it uses."""
-    needed = ("site", "image", TRUTH[kind])
-    known = {*needed, "split", "patient"}
+    known = {"site", "image", TRUTH[kind], "split", "patient"}
     delimiter = max(",;\t", key=lambda candidate: len(known & _columns(table, candidate)))
     header = table.header(delimiter)
+    images = image_columns(header)
+    needed = ("site", *images, TRUTH[kind])
+    known |= {*images}
     other = OTHER[kind]
     is_other = TRUTH[kind] not in header and TRUTH[other] in header
     table.require(needed, header, f"; a table with {TRUTH[other]} is for --task {other}" if is_other else "")
@@ -115,7 +120,17 @@ def _rows(table: Table, kind: Kind) -> Iterator[Row]:
         extra = any(value.strip() for value in row[len(header) :])
         free = () if extra else ("label", "patient")
         cells = [value for name, value in zip_longest(header, row, fillvalue="") if name not in free]
-        yield Row(line, values, cells, extra)
+        yield Row(line, values, cells, extra, images)
+
+
+def image_columns(header: Sequence[str]) -> tuple[str, ...]:
+    """The columns that name images: `image`, or without it every `image_NAME`, one a channel.
+
+    >>> image_columns(["site", "image_t2", "image_adc", "mask"])
+    ('image_t2', 'image_adc')
+    """
+    of_channels = tuple(name for name in header if name.startswith("image_"))
+    return ("image",) if "image" in header or not of_channels else of_channels
 
 
 def _comma_separated(*values: str) -> str:
@@ -133,17 +148,19 @@ def _columns(table: Table, delimiter: str) -> set[str]:
 
 def _sample(tree: Tree, row: Row, truth: str) -> tuple[Sample, list[str]]:
     """Make a sample of a row, and say everything that is wrong with it."""
-    values = {name: row.values.get(name, "") for name in ("site", "image", truth, "split", "patient")}
+    first, *others = row.images
+    values = {name: row.values.get(name, "") for name in ("site", *row.images, truth, "split", "patient")}
     split = values["split"].lower()
     sample = Sample(
         site=values["site"],
-        image=_plain(tree, values["image"]),
+        image=_plain(tree, values[first]),
+        more_images="\n".join(_plain(tree, values[name]) for name in others),
         label=values.get("label", ""),
         mask=_plain(tree, values.get("mask", "")),
         patient=values["patient"],
         split=SYNONYMS.get(split, split),
     )
-    wrong = [f"{name} is empty" for name in ("site", "image", truth) if not values[name]]
+    wrong = [f"{name} is empty" for name in ("site", *row.images, truth) if not values[name]]
     if row.extra:
         wrong.append("more values than columns; a value that holds the delimiter must stand in quotes")
     return sample, wrong + _wrong_words(sample) + _wrong_paths(tree, sample)
@@ -161,11 +178,11 @@ def _wrong_words(sample: Sample) -> list[str]:
 
 def _wrong_paths(tree: Tree, sample: Sample) -> list[str]:
     reasons = {
-        f"image {sample.image}": sample.image and _path_refusal(tree, sample.image, folder_allowed=True),
+        **{f"image {each}": each and _path_refusal(tree, each, folder_allowed=True) for each in sample.images},
         f"mask {sample.mask}": sample.mask and _path_refusal(tree, sample.mask, folder_allowed=False),
     }
     wrong = [f"{printable(path[:200])}: {reason}" for path, reason in reasons.items() if reason]
-    return [*wrong, "the mask is the image itself"] if sample.mask and sample.mask == sample.image else wrong
+    return [*wrong, "the mask is the image itself"] if sample.mask and sample.mask in sample.images else wrong
 
 
 def _plain(tree: Tree, path: str) -> str:

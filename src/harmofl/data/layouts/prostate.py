@@ -1,6 +1,6 @@
 """Prostate MRI of several hospitals: where is the prostate?
 
-Input: T2-weighted volumes, `<SITE>/CaseNN.nii.gz` (any stem; `.nii` too).
+Input: T2-weighted volumes, `<SITE>/CaseNN.nii.gz` (any stem; `.nii`, `.mha`, `.mhd`, `.nrrd` and `.nhdr` too).
 Label: a volume of labels beside each, `CaseNN_segmentation.nii.gz` (in any case).
 Sites: every folder that holds such pairs, named after the folder; the public set has BIDMC, HK, I2CVB, ISBI, ISBI_1.5
 and UCL. A case is a patient.
@@ -15,6 +15,7 @@ from collections import Counter
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
+from harmofl.data.formats.content import ITK_SUFFIXES
 from harmofl.data.layouts.layout import Layout
 from harmofl.data.layouts.pairs import Pairs, pair
 from harmofl.data.layouts.signs import open_tree
@@ -26,7 +27,9 @@ WANTED = "folder with pairs NAME.nii.gz and NAME_segmentation.nii.gz, at most th
 DEPTH = 3
 MASK = "_segmentation"
 
-_VOLUME = re.compile(rf"(?P<stem>.+?)(?P<mask>{MASK})?\.nii(\.gz)?", re.IGNORECASE)
+SUFFIXES = (".nii", ".nii.gz", *ITK_SUFFIXES)
+
+_VOLUME = re.compile(rf"(?P<stem>.+?)(?P<mask>{MASK})?\.(nii(\.gz)?|mh[ad]|nrrd|nhdr)", re.IGNORECASE)
 
 
 def list_samples(folder: Path) -> Listing:
@@ -55,7 +58,7 @@ def _pairs(tree: Tree, folder: str) -> Pairs:
     """Pair the volumes and masks of a folder; one without any pair is no site."""
     volumes: dict[str, list[str]] = {}
     masks: dict[str, list[str]] = {}
-    for name in tree.files(folder, ".nii", ".nii.gz"):
+    for name in tree.files(folder, *SUFFIXES):
         if match := _VOLUME.fullmatch(name):
             (masks if match["mask"] else volumes).setdefault(match["stem"], []).append(join(folder, name))
     if not volumes.keys() & masks.keys():
@@ -78,7 +81,7 @@ def _pairs(tree: Tree, folder: str) -> Pairs:
 def _not_a_site(folder: str, num_files: int) -> list[Problem]:
     if not num_files:
         return []
-    message = f"no site: none of its {num_files} NIfTI files form a pair NAME.nii.gz and NAME{MASK}.nii.gz"
+    message = f"no site: none of its {num_files} volumes form a pair NAME.nii.gz and NAME{MASK}.nii.gz"
     return [Problem(printable(folder or "."), message, fatal=False)]
 
 
@@ -105,4 +108,4 @@ def _wrong_names(sites: dict[str, str]) -> list[Problem]:
     return problems + [Problem(printable(folder), message, site=site) for folder, site in clashes.items()]
 
 
-layout = Layout(list_samples, WANTED, signs=r".*_segmentation\.nii(\.gz)?")
+layout = Layout(list_samples, WANTED, signs=r".*_segmentation\.(nii(\.gz)?|mh[ad]|nrrd|nhdr)")
