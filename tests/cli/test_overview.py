@@ -1,13 +1,17 @@
 """`harmofl runs`: what there is in a folder, and two runs side by side."""
 
 import json
+import re
+import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
 from harmofl.cli import app
 from harmofl.errors import UsageError
+from runs import start
 from written_runs import write_run
 
 
@@ -71,3 +75,17 @@ def test_what_is_not_there_is_named(folder: Path, tmp_path: Path) -> None:
             run("runs", folder, *names)
     (tmp_path / "empty").mkdir()
     assert "No run lies in" in run("runs", tmp_path / "empty")
+
+
+@pytest.mark.slow
+def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
+    process = start(["watch", str(folder / "ours"), "--port=0"])
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.fullmatch(r"Watching .*ours: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", line)
+    assert found, line
+    with urlopen(found[1], timeout=30) as answer:
+        assert "HarmoFL on histology" in answer.read().decode()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0

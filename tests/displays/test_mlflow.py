@@ -39,9 +39,7 @@ def run_in(folder: Path, name: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_run_is_in_mlflow_with_settings_numbers_model_and_report_and_goes_on_there_when_resumed(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_run_is_in_mlflow_with_settings_numbers_model_and_report(tmp_path: Path, folder: Path) -> None:
     out = tmp_path / "first"
     options = [*arguments(out, "fedavg", 2), "--log", "mlflow", "--log-to", str(folder), "--quiet"]
     result = CliRunner().invoke(app, options, catch_exceptions=False)
@@ -58,10 +56,6 @@ def test_a_run_is_in_mlflow_with_settings_numbers_model_and_report_and_goes_on_t
     assert files == {*("config.toml", "data.json", "records.jsonl", "summary.json", "model", "report.html")}
     inside = {file.path for file in client(folder).list_artifacts(run.info.run_id, "model")}
     assert inside == {"model/model.json", "model/model.safetensors"}
-
-    again = CliRunner().invoke(app, [*options, "--resume"], catch_exceptions=False)
-    assert again.exit_code == 0, again.output
-    assert run_in(folder, "first").info.run_id == run.info.run_id
 
 
 def started(tmp_path: Path, name: str = "my run") -> Path:
@@ -90,6 +84,11 @@ def test_how_a_run_ended_is_known_and_numbers_of_the_last_scoring_are_there(
     run = run_in(folder, status)
     assert run.info.status == status
     assert run.data.metrics["test-metric/Klinik Süd_ A_B"] == 0.75
+    with log_to_mlflow(out, str(folder)) as log:  # it is resumed
+        log(STARTED)
+        log(RoundFinished(2, 0.25, 3.0, None))
+    run = run_in(folder, status)  # it has gone on, and is no other
+    assert (run.info.status, run.data.metrics["train-loss/server"]) == ("FINISHED", 0.25)
 
 
 def test_a_server_that_does_not_answer_is_an_error_before_training_and_a_warning_during_it(
