@@ -128,10 +128,14 @@ def records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
 
 
+TIMES = ("seconds", "records")
+"""What differs between two equal runs: times, and the checksum of records that hold them."""
+
+
 def timeless(values: Any) -> Any:
     """The same values without times."""
     if isinstance(values, dict):
-        return {name: timeless(value) for name, value in values.items() if name != "seconds"}
+        return {name: timeless(value) for name, value in values.items() if name not in TIMES}
     return [timeless(value) for value in values] if isinstance(values, list) else values
 
 

@@ -61,7 +61,7 @@ def write_whole(path: Path, content: bytes | str, mode: int = 0o644) -> None:
     With mode 0o600 nobody but its owner can read it, not even for the moment in which it is written.
     """
     data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -73,6 +73,30 @@ def write_whole(path: Path, content: bytes | str, mode: int = 0o644) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that a power cut does not take their names back."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """See the names in a folder on disk, where the system can: a file that was renamed is only then safe."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except OSError:  # a system, or a right, without it: the file itself is on disk already
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno in FULL_OR_BROKEN:
+            raise
+    finally:
+        os.close(handle)
 
 
 def claim(path: Path, message: str) -> int:

@@ -1,10 +1,12 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 import harmofl
+from harmofl.errors import UsageError
 from harmofl.runs.model_folder import open_model, settings_to_share
 from harmofl.settings import resolve
 from runs import train
@@ -90,3 +92,16 @@ def test_a_description_that_makes_no_sense_is_refused(folder: Path, tmp_path: Pa
 
 def test_a_site_is_ignored_where_all_share_one_model(folder: Path) -> None:
     assert harmofl.load_model(folder, site="hospital-1") is not None
+
+
+def test_one_bit_of_the_weights_is_noticed(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-3] ^= 4
+    (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match="checksums differ"):
+        open_model(copy)
+    description = json.loads((copy / "model.json").read_text())
+    del description["sha256"]  # as before version 0.2
+    (copy / "model.json").write_text(json.dumps(description))
+    assert open_model(copy).model

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from harmofl.runs.store import CorruptVersionError, Store
 
@@ -62,3 +63,23 @@ def test_a_damaged_state_is_passed_over_for_an_older_one(tmp_path: Path, caplog:
     assert "cannot be read" in caplog.text
     assert store.newest(at_most=3)["x"].item() == 3
     assert store.newest(at_most=0) == {}
+
+
+def test_one_bit_of_a_tensor_or_of_the_notes_is_noticed_and_the_version_before_is_used(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(1, {"w": torch.ones(4)}, {"round": 1})
+    store.save(2, {"w": torch.full((4,), 2.0), "n": torch.tensor(3)}, {"round": 2})
+    whole = store.path(2).read_bytes()
+    for place in (len(whole) - 1, len(whole) - 9, whole.index(b"round") + 1):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        store.path(2).write_bytes(damaged)
+        with pytest.raises(CorruptVersionError, match="round-00002"):
+            store.load(2)
+        assert store.newest(at_most=2)["w"].tolist() == [1.0] * 4
+
+
+def test_a_version_of_before_checksums_is_still_read(tmp_path: Path) -> None:
+    content = save({"w": torch.ones(2)}, metadata={"notes": '{"round": 1}'})
+    Store(tmp_path).path(1).write_bytes(content)
+    assert Store(tmp_path).load(1)[1] == {"round": 1}

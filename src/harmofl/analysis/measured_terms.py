@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harmofl.documents import read_json
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
 
@@ -62,7 +63,7 @@ def read_terms(folder: Path) -> list[RunTerms]:
     if not path.exists():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         return [_run_terms(**values) for values in content["runs"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not what harmofl landscape writes: {error!r}") from None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harmofl.documents import read_json
 from harmofl.errors import UsageError
 from harmofl.files import write_whole
 from harmofl.settings import Settings
@@ -80,7 +81,17 @@ class DataFacts:
         kinds: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
-        return cls(**kinds)
+        facts = cls(**kinds)
+        facts.check()
+        return facts
+
+    def check(self) -> None:
+        """Raise an error for values of other types than there should be."""
+        lists = (self.sites, self.classes, self.fingerprints, self.annotations, self.depths, self.views)
+        named = all(isinstance(each, tuple) and all(isinstance(name, str) for name in each) for each in lists)
+        numbers = type(self.channels) is int and type(self.smallest_site) in (int, type(None))
+        if not (named and numbers and type(self.synthetic) is bool):
+            raise TypeError("a value of another type than it should have")
 
     def write(self, path: Path) -> None:
         """Write a run's `data.json`."""
@@ -90,7 +101,7 @@ class DataFacts:
     def read(cls, path: Path) -> DataFacts:
         """Read a run's `data.json`, or say what is wrong with it."""
         try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_json(read_json(path))
         except FileNotFoundError:
             raise UsageError(f"{path} is missing: a run writes there what it found in the images") from None
         except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from harmofl.documents import read_json
 from harmofl.errors import UsageError
 from harmofl.experiments.plan import Paper
 
@@ -84,7 +84,7 @@ def read_state(folder: Path) -> ExperimentState:
     """Read an experiment's `results.json`, or say what is wrong with it."""
     path = folder / RESULTS
     try:
-        return ExperimentState.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return ExperimentState.model_validate(read_json(path))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
+from harmofl.documents import parse_json
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, select_prefix
 
@@ -69,6 +70,8 @@ def settings_to_send(settings: Settings) -> dict[str, Any]:
 
 
 Message = TypeVar("Message", Request, Reply)
+LARGEST_HEADER = 2**24
+"""Bytes of all plain fields and of the names, shapes and types of tensors."""
 TENSOR_FIELDS = ("state", "combined", "sent")
 
 
@@ -93,8 +96,10 @@ def decode_reply(data: bytes) -> Reply:
 def _decode(kind: type[Message], data: bytes) -> Message:
     header_length = int.from_bytes(data[:8], "little")
     try:
+        if header_length > LARGEST_HEADER:
+            raise ValueError(f"a header of {header_length} bytes")
         tensors = load_tensors(data)
-        plain = json.loads(json.loads(data[8 : 8 + header_length])["__metadata__"]["message"])
+        plain = parse_json(parse_json(data[8 : 8 + header_length], LARGEST_HEADER)["__metadata__"]["message"])
         if "keep" in plain:
             plain["keep"] = tuple(plain["keep"])
         names = [each.name for each in fields(kind) if each.name in TENSOR_FIELDS]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from harmofl.data.layouts.manifest import NAME as MANIFEST
@@ -29,7 +28,7 @@ from harmofl.methods.adaptations import pool_statistics
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
 from harmofl.methods.sharing import running_statistics
-from harmofl.runs.model_folder import TrainedModel, has_one_model, open_model, read_description
+from harmofl.runs.model_folder import TrainedModel, has_one_model, open_model, read_description, write_weights
 from harmofl.runs.site_models import mean_model, shared_entries
 from harmofl.states import State, snapshot
 
@@ -188,5 +187,6 @@ def measure_movement(before: State, after: State) -> tuple[float, float]:
 
 def _write(out: Path, model: Model, description: Mapping[str, Any], summary: AdaptationSummary) -> None:
     adapted = {name: value for name, value in asdict(summary).items() if name != "unreadable"}
-    write_whole(out / "model.safetensors", save(snapshot(model)))
-    write_whole(out / "model.json", json.dumps({**description, "adapted": adapted}, indent=2) + "\n")
+    checksum = write_weights(out, model)
+    values = {**description, "adapted": adapted, "sha256": checksum}
+    write_whole(out / "model.json", json.dumps(values, indent=2) + "\n")

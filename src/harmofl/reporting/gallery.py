@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harmofl.documents import read_json
 from harmofl.errors import UsageError
 
 FOLDER = "pictures"
@@ -43,7 +43,7 @@ def list_pictures(folder: Path) -> Iterator[tuple[Path, str]]:
     """The pictures in a folder and below, with their captions."""
     for listing in sorted(folder.rglob(FILE)):
         try:
-            content = json.loads(listing.read_text(encoding="utf-8"))
+            content = read_json(listing)
             pairs = [(str(figure["name"]), str(figure["caption"])) for figure in content["figures"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{listing} cannot be read: {error!r}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from harmofl.errors import RunError
 from harmofl.runs.folder import RunFolder
@@ -70,6 +71,7 @@ def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
         "seconds": progress.seconds,
         "kept": progress.kept,
         "counted": dict(progress.counted),
+        "records": folder.records_checksum,
     }
     tensors = (
         add_prefix("state", progress.state)
@@ -82,22 +84,37 @@ def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
 
 def newest_checkpoint(folder: RunFolder) -> Progress | None:
     """The newest checkpoint that can be read, with the records put back as they were then."""
+    last: Exception | None = None
     for version in reversed(folder.checkpoints.versions()):
         try:
             progress = read_checkpoint(folder, version)
+            _, notes = folder.checkpoints.load(version)
+            folder.keep_records(progress.num_records, notes.get("records", ""))
         except CorruptVersionError as error:
             logger.warning("checkpoint of round %d cannot be read, using the one before (%s)", version, error)
+            last = error
             continue
-        folder.keep_records(progress.num_records)
         return progress
-    if folder.checkpoints.versions():
-        raise RunError(f"no checkpoint in {folder.checkpoints.folder} can be read: start again with another --out")
+    if last is not None:
+        raise RunError(
+            f"no checkpoint in {folder.checkpoints.folder} can be used: start again with another --out ({last})"
+        )
     return None
 
 
 def read_checkpoint(folder: RunFolder, version: int) -> Progress:
     """The checkpoint of one round."""
     tensors, notes = folder.checkpoints.load(version)
+    try:
+        progress = _progress_of(tensors, notes)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptVersionError(f"{folder.checkpoints.path(version)}: its notes are damaged: {error!r}") from None
+    if progress.round != version or type(progress.num_records) is not int or progress.num_records < 0:
+        raise CorruptVersionError(f"{folder.checkpoints.path(version)}: its notes are of another round, or damaged")
+    return progress
+
+
+def _progress_of(tensors: State, notes: Mapping[str, Any]) -> Progress:
     return Progress(
         round=notes["round"],
         state=select_prefix("state", tensors),

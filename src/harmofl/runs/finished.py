@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
+import hashlib
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
+from harmofl.documents import parse_json, parse_toml
 from harmofl.errors import UsageError, describe
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings, Tree, read_toml
@@ -24,6 +25,8 @@ from harmofl.tasks.scores import Score, score_in
 Record = Mapping[str, Any]
 
 _AGGREGATES = ("average", "std")
+_OPTIONAL = {"title": str, "norm": str, "best_round": int, "best_rounds": dict, "details": dict, "unseen": dict}
+_IN_WORDS = {str: "text", int: "a whole number", dict: "an object"}
 _REQUIRED = ("task", "method", "seed", "metric_name", "test")
 
 
@@ -156,8 +159,8 @@ def read_summary(path: Path) -> dict[str, Any]:
     """Read a run's `summary.json`; a UsageError names what is missing or broken."""
     text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
     try:
-        summary = json.loads(text)
-    except json.JSONDecodeError as error:
+        summary = parse_json(text)
+    except ValueError as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(summary, dict):
         raise UsageError(f"{path} should hold a JSON object, not {type(summary).__name__}")
@@ -165,6 +168,7 @@ def read_summary(path: Path) -> dict[str, Any]:
     if absent:
         raise UsageError(f"{path} lacks {', '.join(absent)}")
     _check_test_scores(path, summary["test"])
+    _check_values(path, summary)
     return summary
 
 
@@ -208,15 +212,36 @@ def _check_test_scores(path: Path, test: object) -> None:
             raise UsageError(f'{path}: "test" of {site!r} should be a number, found {score!r}')
 
 
+def _check_values(path: Path, summary: Mapping[str, Any]) -> None:
+    kinds: dict[str, type] = {"task": str, "method": str, "metric_name": str, "seed": int}
+    kinds |= {name: kind for name, kind in _OPTIONAL.items() if summary.get(name) is not None}
+    for name, kind in kinds.items():
+        if type(summary[name]) is not kind:
+            raise UsageError(f'{path}: "{name}" should be {_IN_WORDS[kind]}, found {summary[name]!r:.200}')
+    try:
+        score_in(summary).check()
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UsageError(f'{path}: "score" is not one: {error!r:.200}') from None
+
+
 def _read_records(path: Path) -> list[Record]:
-    lines = _read_text(path, "a run writes its records there").splitlines()
+    text = _read_text(path, "a run writes its records there")
+    _check_records(path, text)
+    lines = text.splitlines()
     return [_parse_record(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def _check_records(path: Path, text: str) -> None:
+    """Raise an error for records that have changed since the run ended; runs of before 0.2 noted no checksum."""
+    noted = path.parent / "checkpoint" / "records.sha256"
+    if noted.exists() and _read_text(noted, "").strip() != hashlib.sha256(text.encode()).hexdigest():
+        raise UsageError(f"{path} is damaged, or has been changed since the run ended (its SHA-256 is in {noted})")
 
 
 def _parse_record(path: Path, number: int, line: str) -> Record:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise UsageError(f"{path}, line {number} is not valid JSON: {error}") from None
     if not isinstance(record, dict) or not {"round", "site", "phase"} <= record.keys():
         raise UsageError(f"{path}, line {number} should hold round, site and phase, found {line!r}")
@@ -228,8 +253,8 @@ def _read_config(path: Path) -> str:
         return ""
     text = _read_text(path, "")
     try:
-        tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        parse_toml(text)
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
     return text
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +17,32 @@ from typing import Any
 from pydantic import ValidationError
 
 from harmofl.data.facts import DataFacts
-from harmofl.errors import RunError, UsageError, describe
-from harmofl.files import claim, remove_parts, write_whole
-from harmofl.runs.store import Store
+from harmofl.documents import read_json
+from harmofl.errors import UsageError, describe
+from harmofl.files import claim, remove_parts, sync_folder, write_whole
+from harmofl.runs.store import CorruptVersionError, Store
 from harmofl.settings import Settings, differences, read_toml
 
+logger = logging.getLogger(__name__)
+
 Record = dict[str, Any]
+RUN = re.compile(r"[0-9a-f]{32}")
+
+
+def digest_of(text: str) -> str:
+    """The SHA-256 of some text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_identifier(path: Path) -> str:
+    """The run's name in a file; empty if it is missing or damaged. Files of before 0.2 have no checksum."""
+    try:
+        values = read_json(path)
+        found, checksum = values["run"], values.get("sha256")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""
+    whole = isinstance(found, str) and RUN.fullmatch(found) and set(values) <= {"run", "sha256"}
+    return found if whole and checksum in (None, digest_of(found)) else ""
 
 
 class RunFolder:
@@ -29,6 +52,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = Store(path / "checkpoint")
         self._lock: int | None = None
+        self._records_digest = hashlib.sha256()
 
     @property
     def config(self) -> Path:
@@ -146,28 +170,57 @@ class RunFolder:
             self._lock = None
 
     def _identifier(self) -> str:
-        path = self.path / "checkpoint" / "run.json"
-        if not path.exists():
-            write_whole(path, json.dumps({"run": uuid.uuid4().hex}) + "\n")
-        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+        """The run's name, by which sites over a network know it; it stands in two files, should one be damaged."""
+        files = [self.path / "checkpoint" / name for name in ("run.json", "run-copy.json")]
+        known = [read_identifier(path) for path in files]
+        if not any(known) and any(path.exists() for path in files):
+            raise UsageError(f"{files[0]} and its copy are damaged: sites no longer know which run this is")
+        identifier = next(filter(None, known), None) or uuid.uuid4().hex
+        for path, found in zip(files, known, strict=True):
+            if found != identifier:
+                if path.exists():
+                    logger.warning("%s was damaged, and is written again", path)
+                write_whole(path, json.dumps({"run": identifier, "sha256": digest_of(identifier)}) + "\n")
+        return identifier
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Add records and see them on disk before anything refers to them."""
-        with self.records.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
+        is_new = not self.records.exists()
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+        with self.records.open("ab") as file:
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
+        self._records_digest.update(lines)
+        if is_new:
+            sync_folder(self.path)
 
-    def keep_records(self, count: int) -> None:
-        """Drop what was recorded after a checkpoint: it will be recorded again."""
-        lines = self.records.read_text(encoding="utf-8").splitlines(keepends=True) if self.records.exists() else []
+    @property
+    def records_checksum(self) -> str:
+        """The SHA-256 of all records so far."""
+        return self._records_digest.hexdigest()
+
+    def keep_records(self, count: int, checksum: str = "") -> None:
+        """Drop what was recorded after a checkpoint: it will be recorded again.
+
+        `checksum`: what those that are kept had then; empty if it was not noted.
+        """
+        lines = self.records.read_bytes().splitlines(keepends=True) if self.records.exists() else []
         if len(lines) < count:
-            raise RunError(f"{self.records}: {len(lines)} records, but the checkpoint knows of {count}")
-        write_whole(self.records, "".join(lines[:count]))
+            raise CorruptVersionError(f"{self.records}: {len(lines)} records, but the checkpoint knows of {count}")
+        content = b"".join(lines[:count])
+        digest = hashlib.sha256(content)
+        if checksum and digest.hexdigest() != checksum:
+            raise CorruptVersionError(f"{self.records}: damaged, or changed since they were written")
+        write_whole(self.records, content)
+        self._records_digest = digest
 
     def read_summary(self) -> Record:
         """The summary of a finished run."""
-        summary: Record = json.loads(self.summary.read_text(encoding="utf-8"))
+        try:
+            summary: Record = read_json(self.summary)
+        except ValueError as error:
+            raise UsageError(f"{self.summary} is damaged: {error}") from None
         return summary
 
     def fail(self, problem: str) -> None:
@@ -177,4 +230,5 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run is done."""
+        write_whole(self.path / "checkpoint" / "records.sha256", self.records_checksum + "\n")
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")

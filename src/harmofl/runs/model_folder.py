@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from safetensors.torch import load, save
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
+from harmofl.documents import read_json
 from harmofl.errors import UsageError, unknown_name
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
@@ -24,6 +26,7 @@ from harmofl.version import __version__
 
 logger = logging.getLogger(__name__)
 
+WEIGHTS = "model.safetensors"
 REQUIRED = ("task", "title", "kind", "network", "input", "classes", "sites", "synthetic", "settings")
 """What a description holds at least."""
 
@@ -38,12 +41,25 @@ def write_model(
     best_round: int | None,
 ) -> None:
     """Write a model; `model.json` comes last, so that a folder with it is complete."""
-    write_whole(folder / "model.safetensors", save(snapshot(model)))
-    describe_model(folder, task, settings, facts, sites, best_round)
+    checksum = write_weights(folder, model)
+    describe_model(folder, task, settings, facts, sites, best_round, checksum)
+
+
+def write_weights(folder: Path, model: Model) -> str:
+    """Write `model.safetensors`; return its SHA-256, for `model.json`."""
+    content = save(snapshot(model))
+    write_whole(folder / WEIGHTS, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def describe_model(
-    folder: Path, task: Task, settings: Settings, facts: DataFacts, sites: Sequence[str], best_round: int | None
+    folder: Path,
+    task: Task,
+    settings: Settings,
+    facts: DataFacts,
+    sites: Sequence[str],
+    best_round: int | None,
+    checksum: str = "",
 ) -> None:
     """Write `model.json`; without weights beside it, each site's own model lies in `sites/NAME/`."""
     channels, *size = task.image_shape(settings.data)
@@ -63,6 +79,7 @@ def describe_model(
         "settings": settings_to_share(settings),
         "plugins": [Path(file).name for file in settings.plugins.files],
         "version": __version__,
+        **({"sha256": checksum} if checksum else {}),
     }
     write_whole(folder / "model.json", json.dumps(description, indent=2) + "\n")
 
@@ -87,7 +104,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """Read `model.json`, or raise an error that says why this is not a model folder."""
     path = folder / "model.json"
     try:
-        description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        description: dict[str, Any] = read_json(path)
     except FileNotFoundError:
         raise UsageError(f"{folder}: not a model folder (no model.json)") from None
     except (OSError, ValueError) as error:
@@ -124,15 +141,26 @@ def open_model(folder: Path, site: str | None = None, method: Method | None = No
         hint = _plugin_hint(description) if str(error).startswith("unknown") else ""
         raise UsageError(f"{folder}: {error}{hint}") from None
     model = task.build_model(settings, method)
-    path = folder / "model.safetensors"
+    path = folder / WEIGHTS
     try:
-        model.load_state_dict(load(path.read_bytes()))
+        content = path.read_bytes()
+        weights = load(content)
+        check_weights(path, content)
+        model.load_state_dict(weights)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
     except RuntimeError as error:
         misfit = first_misfit(error)
         raise UsageError(f"{path}: does not fit model.json: {misfit}{_version_hint(description)}") from None
     return TrainedModel(model.eval(), task, settings, method)
+
+
+def check_weights(path: Path, content: bytes) -> None:
+    """Raise an error if weights are not those that the `model.json` beside them was written with."""
+    described = (path.parent / "model.json").exists()
+    checksum = read_description(path.parent).get("sha256") if described else None
+    if checksum not in (None, hashlib.sha256(content).hexdigest()):
+        raise UsageError(f"{path}: damaged, or not the weights of its model.json: the checksums differ")
 
 
 def _plugin_hint(description: Mapping[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from harmofl.documents import LARGEST_TOML, parse_toml, read_text
 from harmofl.errors import UsageError
 
 Tree = dict[str, Any]
@@ -46,10 +46,10 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
 def read_toml(path: Path) -> Tree:
     """Read a settings file, or say in one line what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path, LARGEST_TOML))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -61,8 +61,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if not equals or not name.strip():
             raise UsageError(f"--set {assignment!r}: must be section.name=value")
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            value = parse_toml(f"value = {text}")["value"]
+        except ValueError:
             value = text.strip()
         parsed[name.strip()] = value
     return parsed

@@ -86,6 +86,13 @@ class Score:
         """Which way is better along a horizontal axis."""
         return "right" if self.higher_is_better else "left"
 
+    def check(self) -> None:
+        """Raise an error for values of other types than there should be."""
+        ends = [end for end in self.range if type(end) in (int, float)]
+        words = all(isinstance(text, str) for text in (self.name, self.title, self.unit))
+        if not words or type(self.higher_is_better) is not bool or len(ends) != 2 or len(self.range) != 2:
+            raise TypeError(f"{self!r:.200}")
+
     def to_json(self) -> dict[str, Any]:
         """Plain values for a run's summary."""
         values = {field.name: getattr(self, field.name) for field in fields(Score)}

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from harmofl.documents import parse_json
+
 Header = Mapping[str, Any]
 
 MAGIC = b"hfl1"
@@ -51,7 +53,7 @@ class Relay:
         if magic != MAGIC or header_length > LONGEST_HEADER or body_length > self._largest:
             raise RelayError("not a frame, or too large a one")
         try:
-            header = json.loads(self._read(header_length))
+            header = parse_json(self._read(header_length))
         except ValueError:
             raise RelayError("a frame's header is not JSON") from None
         if not isinstance(header, dict):
