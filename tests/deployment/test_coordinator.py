@@ -10,7 +10,8 @@ from loopback import Loopback, looped, make_kits
 
 import harmofl
 from folders import segmentation_folder
-from harmofl.deployment.coordinator import RunOptions, coordinate, join_classes
+from harmofl.deployment.coordinator import RunOptions, coordinate
+from harmofl.deployment.descriptions import join_classes
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.events import Event, RoundFinished

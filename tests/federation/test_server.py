@@ -57,7 +57,8 @@ def test_the_round_is_the_plain_mean_of_the_sites(tmp_path: Path) -> None:
 
 def test_sites_can_count_by_their_examples(tmp_path: Path) -> None:
     def change(request: Request, reply: Reply) -> Reply:
-        return altered(reply, num_examples=100 * (1 + SITES.index(reply.site)))
+        number = 1 + SITES.index(reply.site)
+        return altered(reply, num_examples=80 * number, num_steps=10 * number)  # batches of 8
 
     transport = serve(tmp_path / "run", change, rounds=1, federation__weights="examples")
     replies = transport.replies("train", 1)
@@ -174,7 +175,8 @@ def test_a_site_recovers_from_a_round_that_gave_nan(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("schedule", ["before-training", "first-round", "every-round"])
 def test_the_amplitude_is_the_plain_mean_over_sites_whatever_their_weights(tmp_path: Path, schedule: str) -> None:
     def change(request: Request, reply: Reply) -> Reply:
-        return altered(reply, num_examples=10 ** SITES.index(reply.site))
+        number = 3 * 10 ** SITES.index(reply.site)
+        return altered(reply, num_examples=number, num_steps=reply.num_steps and number // 3)
 
     several_batches = {"training__batch_size": 3}  # one alone would be the site's mean, the same in every round
     weighted = {"federation__weights": "examples"}

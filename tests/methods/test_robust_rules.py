@@ -104,3 +104,12 @@ def test_a_rule_that_sees_every_update_rescales_by_the_effective_steps_as_sums_d
 )
 def test_each_rule_says_how_many_sites_it_needs(rule: ServerRule, fewest: int) -> None:
     assert rule.fewest_sites == fewest
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trimmed=0.25), Krum(), GeometricMedian()])
+def test_a_site_whose_weights_are_like_the_others_cannot_send_any_statistics(rule: ServerRule) -> None:
+    aggregation = start_aggregation(rule, START, trainable=["weight"])
+    for weight, mean in ((2.0, 20.0), (2.1, 20.5), (1.9, 19.5), (2.0, 1e30)):
+        site = {"weight": torch.tensor([weight]), "mean": torch.tensor([mean]), "count": torch.tensor(9)}
+        aggregation.add(site, 1.0, num_steps=3, momentum=0.9)
+    assert aggregation.finish({}, 1.0)[0]["mean"].item() == pytest.approx(20.0, abs=0.6)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from harmofl import registry
-from harmofl.data.classes import Classes
 from harmofl.data.facts import DataFacts
+from harmofl.deployment.descriptions import combine_descriptions, in_words, is_description, outvote
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
@@ -19,7 +19,7 @@ from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
 from harmofl.federation.messages import Reply, Request, settings_to_send
 from harmofl.federation.sites import quorum
 from harmofl.federation.training import run_federation
-from harmofl.federation.transports import Transport
+from harmofl.federation.transports import Transport, limit_replies
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
@@ -29,7 +29,7 @@ from harmofl.settings.schema import AT_THE_SITES
 logger = logging.getLogger(__name__)
 
 NO_RUN = "0" * 32
-MOST_CHANNELS, MOST_CLASSES, LONGEST_NAME = 1024, 1024, 100
+LARGEST_DESCRIPTION = 2**20
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ class RunSites:
         """Wait for enough of them."""
         self.transport.sites(minimum, timeout)
         return list(self.names)
+
+    def limit_replies(self, largest: int) -> None:
+        """Refuse larger replies before they are read, if the engine can."""
+        limit_replies(self.transport, largest)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Ask the sites that are still in the federation."""
@@ -133,66 +137,26 @@ def wait_for_quorum(
 def ask_for_facts(options: RunOptions, wanted: Settings, transport: Transport, names: Sequence[str]) -> DataFacts:
     """Ask the sites what their images are like."""
     request = Request(NO_RUN, "describe", 0, settings=settings_to_send(wanted))
+    limit_replies(transport, LARGEST_DESCRIPTION)
     replies = list(transport.ask(dict.fromkeys(names, request), wanted.federation.timeout))
     descriptions = {
         reply.site: reply.description for reply in replies if not reply.error and is_description(reply.description)
     }
     refused = {reply.site: reply.error or "no description" for reply in replies if reply.site not in descriptions}
-    reasons = "; ".join(f"{site}: {reason}" for site, reason in sorted(refused.items()))
+    reasons = in_words(refused)
     if len(descriptions) < quorum(wanted.federation, len(names)):
         raise RunError(f"{len(descriptions)} of {len(names)} sites can take part ({reasons})")
     if refused:
         logger.warning("continuing without some sites: %s", reasons)
-    synthetic = common_value(
-        "their images being synthetic", {site: words["synthetic"] for site, words in descriptions.items()}
-    )
+    agreeing, odd = outvote(descriptions, wanted.data.site_sizes == "smallest")
+    if len(agreeing) < quorum(wanted.federation, len(names)):
+        raise RunError(f"{len(agreeing)} of {len(names)} sites agree on what their images are like ({in_words(odd)})")
+    if odd:
+        logger.warning("leaving out sites whose images do not fit to the others': %s", in_words(odd))
+    names = [name for name in names if name not in odd]
+    synthetic = bool(next(iter(agreeing.values()))["synthetic"])
     settings, _ = options.resolve(synthetic)
     if synthetic:
         task = registry.tasks.find(settings.task)
         return DataFacts(True, tuple(names), task.phantom_channels(settings.data), task.classes)
-    return combine_descriptions(descriptions, settings, names)
-
-
-def is_description(values: Mapping[str, Any]) -> bool:
-    """Whether a site's description has the fields and types that it should have."""
-    if values.get("synthetic") is True:
-        return True
-    channels, classes, num_train = (values.get(name) for name in ("channels", "classes", "num_train"))
-    return (
-        values.get("synthetic") is False
-        and (type(channels) is int and 0 < channels <= MOST_CHANNELS)
-        and (type(num_train) is int and 0 < num_train < 2**31)
-        and (isinstance(classes, list) and len(classes) <= MOST_CLASSES)
-        and all(isinstance(name, str) and len(name) < LONGEST_NAME and name.isprintable() for name in classes)
-    )
-
-
-def combine_descriptions(
-    descriptions: Mapping[str, Mapping[str, Any]], settings: Settings, names: Sequence[str]
-) -> DataFacts:
-    """Decide what depends on the images of all sites together."""
-    classes = settings.data.classes or join_classes([description["classes"] for description in descriptions.values()])
-    channels = {site: description["channels"] for site, description in descriptions.items()}
-    return DataFacts(
-        synthetic=False,
-        sites=tuple(names),
-        channels=common_value("channels", channels),
-        classes=tuple(classes),
-        smallest_site=min(description["num_train"] for description in descriptions.values()),
-    )
-
-
-def common_value(what: str, values: Mapping[str, Any]) -> Any:
-    """Return the one value that all sites have, or raise an error."""
-    if len(set(values.values())) > 1:
-        listed = ", ".join(f"{site} {value}" for site, value in sorted(values.items()))
-        hint = "; data.color = 'rgb' or 'grey' makes them alike" if what == "channels" else ""
-        raise RunError(f"the sites differ in {what}: {listed}{hint}")
-    return next(iter(values.values()))
-
-
-def join_classes(named: Sequence[Sequence[str]]) -> list[str]:
-    """Return all sites' classes; 0 and 1 at one site are 0 and 255 at another."""
-    if all(len(names) == 2 and names[0] == "0" and names[1] in ("1", "255") for names in named):
-        return ["0", min(names[1] for names in named)]
-    return list(Classes.of_labels({name for names in named for name in names}, None).names)
+    return combine_descriptions(agreeing, settings, names)

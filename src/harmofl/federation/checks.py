@@ -11,15 +11,22 @@ import torch
 from torch import Tensor
 
 from harmofl.federation.messages import Kind, Reply
+from harmofl.federation.plausible import Plausible
 from harmofl.methods.channel import expect_sent
 
 LONGEST_REASON = 500
 
 
-def find_problem(reply: Reply, kind: Kind, state: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> str:
+def find_problem(
+    reply: Reply,
+    kind: Kind,
+    state: Mapping[str, Tensor],
+    sent: Mapping[str, Tensor],
+    plausible: Plausible | None = None,
+) -> str:
     """Say in a few words why a reply cannot be used; empty if it can.
 
-    `state` and `sent`: tensors like those that are expected.
+    `state` and `sent`: tensors like those that are expected. `plausible`: what numbers can be.
     """
     return to_plain_text(
         reply.error
@@ -27,6 +34,7 @@ def find_problem(reply: Reply, kind: Kind, state: Mapping[str, Tensor], sent: Ma
         or mismatch(reply.sent, expect_sent(sent, reply.sent))
         or _incomplete(reply, kind)
         or _not_finite(reply.metrics)
+        or (plausible.find_problem(reply) if plausible else "")
     )
 
 
@@ -71,7 +79,9 @@ def _not_finite(metrics: Mapping[str, Any], place: str = "") -> str:
     return ""
 
 
-def without_bad_scores(reply: Reply) -> Reply:
+def without_bad_scores(reply: Reply, plausible: Plausible | None = None) -> Reply:
     """Of a reply that cannot be used otherwise: its scores, if they are whole."""
     scores = {phase: reply.metrics[phase] for phase in ("val", "test") if phase in reply.metrics}
-    return replace(reply, metrics={} if _not_finite(scores) else scores)
+    only_scores = replace(reply, num_steps=0, metrics=scores)
+    bad = _not_finite(scores) or (plausible.find_problem(only_scores) if plausible else "")
+    return replace(reply, metrics={} if bad else scores)

@@ -36,9 +36,14 @@ def record_problem(request: Request, site: str, problem: str) -> Record:
 
 
 def record_round(
-    number: int, losses: Sequence[float], scores: Mapping[str, float], seconds: float, others: Sequence[Record]
+    number: int,
+    losses: Sequence[float],
+    scores: Mapping[str, float],
+    seconds: float,
+    others: Sequence[Record],
+    shortened: Mapping[str, float] | None = None,
 ) -> Record:
-    """The server's own record of a round: means over sites, and who is left out."""
+    """The server's own record of a round: means over sites, who is left out, and whose update was shortened."""
     record: Record = {
         "round": number,
         "site": SERVER,
@@ -49,7 +54,8 @@ def record_round(
     if scores:
         record["previous_val"] = statistics.fmean(scores.values())
     left_out = [other["site"] for other in others if "error" in other]
-    return record | ({"left_out": left_out} if left_out else {})
+    named = {"left_out": left_out, "shortened": dict(shortened or {})}
+    return record | {name: value for name, value in named.items() if value}
 
 
 def _traffic(request: Request, reply: Reply) -> Record:

@@ -7,22 +7,30 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from harmofl.data.facts import DataFacts
 from harmofl.errors import RunError, UsageError
 from harmofl.events import RoundsFinished, RunStarted, Watch, event_of, ignore
+from harmofl.federation.bounds import BoundedRound, Verdict, all_finite
 from harmofl.federation.client import sites_differ
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
-from harmofl.federation.round_records import record_measurement, record_round, record_scores, record_training
+from harmofl.federation.plausible import Plausible
+from harmofl.federation.round_records import (
+    record_measurement,
+    record_problem,
+    record_round,
+    record_scores,
+    record_training,
+)
 from harmofl.federation.sites import Sites, list_reasons
 from harmofl.federation.transports import Transport
 from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.channel import Combining, announce, open_memories
 from harmofl.methods.method import Method
-from harmofl.methods.model import Model
-from harmofl.methods.sharing import everything, running_statistics
+from harmofl.methods.sharing import running_statistics
 from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import describe_model, first_misfit, open_model, write_model
@@ -31,7 +39,7 @@ from harmofl.runs.site_models import score_unseen
 from harmofl.runs.store import CorruptVersionError
 from harmofl.runs.summary import summarize
 from harmofl.settings import Settings
-from harmofl.states import load, snapshot
+from harmofl.states import State, load, snapshot
 from harmofl.tasks.task import Source, Task
 
 logger = logging.getLogger(__name__)
@@ -71,11 +79,13 @@ class Server:
         self.trainable = {name for name, _ in model.network.named_parameters()}
         self.pieces = method.pieces()
         self._warned = False
-        self.sites = Sites(transport, settings.federation, announce(self.pieces, model), watch)
+        plausible = Plausible.of(task, settings)
+        self.sites = Sites(transport, settings.federation, announce(self.pieces, model), watch, plausible)
 
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
         sites = self.sites.wait_for(len(self.site_names))
+        self.sites.expect({name: self.initial[name] for name in self.shared})
         checkpoint = newest_checkpoint(self.folder)
         self._announce(sites, done=checkpoint.round if checkpoint else 0)
         progress = checkpoint or self._start(sites)
@@ -124,16 +134,25 @@ class Server:
 
     def _measure(self, progress: Progress, sites: list[str]) -> Progress:
         requests = {site: self._request("measure", site, progress, 0) for site in sites}
-        combining = Combining(self.pieces, progress.combined, self.num_participants)
+        updates = self._bounded_round(progress, {})
         records: list[Record] = []
-        num_measured = 0
+        measured: dict[str, bool] = {}
         for reply in self.sites.usable_replies(requests, records):
-            combining.add(reply.site, reply.sent)
-            num_measured += bool(reply.sent)
+            updates.add(reply)
+            measured[reply.site] = bool(reply.sent)
             records.append(record_measurement(requests[reply.site], reply))
-        self._require_quorum(num_measured, sites, 0, records)
+        self._leave_out(updates.finish(), requests, measured, records)
+        self._require_quorum(sum(measured.values()), sites, 0, records)
+        combined = updates.combining.value()
+        self._check_finite(0, updates, records, combined)
         self.folder.append(records)
-        return replace(progress, combined=combining.value(), num_records=len(records))
+        return replace(progress, combined=combined, num_records=len(records))
+
+    def _bounded_round(self, progress: Progress, start: State) -> BoundedRound:
+        """What takes the answers of one round; `start`: the global state that the sites received."""
+        aggregation = start_aggregation(self.method.server_rule, start, self.trainable, self.pooled)
+        combining = Combining(self.pieces, progress.combined, self.num_participants)
+        return BoundedRound(aggregation, combining, self.settings.federation, self._momentum())
 
     def _run_round(self, progress: Progress, sites: list[str]) -> Progress:
         """Send the model, fold the sites' replies into the next one, and write it down.
@@ -145,8 +164,7 @@ class Server:
         number = progress.round + 1
         requests = {site: self._request("train", site, progress, number, score=progress.round > 0) for site in sites}
         start = {name: progress.state[name] for name in self.shared}
-        aggregation = start_aggregation(self.method.server_rule, start, self.trainable, self.pooled)
-        combining = Combining(self.pieces, progress.combined, self.num_participants)
+        updates = self._bounded_round(progress, start)
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
@@ -154,22 +172,27 @@ class Server:
             scores |= self._note_scores(progress.round, reply, records)
             if not usable:
                 continue
-            aggregation.add(reply.state, self._weight(reply), reply.num_steps, self._momentum())
-            combining.add(reply.site, reply.sent)
+            updates.add(reply)
             losses[reply.site] = reply.metrics["train"]["loss"]
             self._note(record_training(requests[reply.site], reply), records)
+        verdict = updates.finish()
+        self._leave_out(verdict, requests, losses, records)
         self._require_quorum(len(losses), sites, number, records)
 
-        answered = len(losses) / self.num_participants
-        state, memory = aggregation.finish(progress.memory, self.settings.federation.server_learning_rate, answered)
+        rate = self.settings.federation.server_learning_rate
+        state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
+        combined = updates.combining.value()
+        self._check_finite(number, updates, records, state, memory, combined)
         seconds = time.perf_counter() - started
-        records.append(record_round(number, list(losses.values()), scores, seconds, records))
+        records.append(
+            record_round(number, list(losses.values()), scores, seconds, records, shortened=verdict.shortened)
+        )
         records[-1] |= self._warn_of_few(len(losses))
         self.folder.append(records)
         following = progress.advance(
             state=state,
             memory=memory,
-            combined=combining.value(),
+            combined=combined,
             scores=scores,
             num_records=len(records),
             seconds=seconds,
@@ -206,8 +229,24 @@ class Server:
             )
         return {"warning": f"{num_answers} sites answered, {fewest} are needed to withstand a bad one"}
 
-    def _weight(self, reply: Reply) -> float:
-        return float(reply.num_examples) if self.settings.federation.weights == "examples" else 1.0
+    def _leave_out(
+        self, verdict: Verdict, requests: Mapping[str, Request], answered: dict[str, Any], records: list[Record]
+    ) -> None:
+        """Record which sites do not count in this round, and why."""
+        for site, reason in verdict.left_out.items():
+            del answered[site]
+            self._note(record_problem(requests[site], site, reason), records)
+
+    def _check_finite(self, number: int, updates: BoundedRound, records: list[Record], *states: State) -> None:
+        """Raise an error before a model that nobody can use is written, and name the site to look at."""
+        if all_finite(*states):
+            return
+        self.folder.append(records)  # for whoever looks for the cause; a resumed run drops them again
+        raise RunError(
+            f"round {number}: all updates together give NaN or infinity, and {updates.longest()}. The last checkpoint "
+            "is kept. federation.clip_updates or a robust method (median, trimmed-mean, krum, geometric-median) "
+            "limits what one site can do"
+        )
 
     def _momentum(self) -> float:
         """SGD's momentum; with Adam a step counts as one, which is our choice."""
@@ -303,36 +342,6 @@ class Server:
             piece.receive(model, memories[name])
         model.harmonizer.freeze()
         write_model(self.folder.model, model, self.task, self.settings, facts, self.site_names, best)
-
-
-def check_pieces(method: Method, model: Model) -> None:
-    """Raise an error for a piece that measures before training, but announces nothing: no site would be asked."""
-    for piece in method.pieces().values():
-        if piece.measures_first and not piece.sends(model):
-            raise UsageError(
-                f"{method.name}: {type(piece).__name__} measures images before training, but announces nothing to "
-                "send; a harmonizer's measurement() must return every tensor that sites will send from the start, with "
-                "its name, shape and type, zeros for example"
-            )
-
-
-def check_sharing(method: Method, model: Model, settings: Settings) -> None:
-    """Raise an error for a method that would silently be FedAvg: its layers hold nothing that a site could keep."""
-    keeps_nothing = set(method.shares(model.network)) == set(model.network.state_dict())
-    if keeps_nothing and method.shares is not everything and settings.model.norm == "batch-statistics":
-        raise UsageError(
-            f"model.norm = 'batch-statistics': its layers hold nothing, so {method.name} would keep nothing at the "
-            "sites and be FedAvg; choose another norm, or fedavg"
-        )
-
-
-def check_server_rule(method: Method, settings: Settings) -> None:
-    """Raise an error for a setting that a rule which sees every update would pass over."""
-    if method.server_rule.needs_every_update and settings.federation.running_variances == "pooled":
-        raise UsageError(
-            "federation.running_variances = 'pooled': must be 'mean', as "
-            f"{method.name} combines variances by its own rule"
-        )
 
 
 def start_from(network: nn.Module, folder: Path) -> None:

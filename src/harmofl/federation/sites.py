@@ -10,26 +10,47 @@ from harmofl.errors import RunError
 from harmofl.events import Watch, event_of
 from harmofl.federation.checks import find_problem, without_bad_scores
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.plausible import Plausible
 from harmofl.federation.round_records import record_problem
-from harmofl.federation.transports import Transport, sort_replies
+from harmofl.federation.transports import Transport, limit_replies, sort_replies
 from harmofl.runs.folder import Record
 from harmofl.settings.schema import FederationSettings
-from harmofl.states import State
+from harmofl.states import State, num_bytes
 
 logger = logging.getLogger(__name__)
+
+BYTES_PER_ENTRY = 512
+"""For a tensor's name, shape and type."""
+MARGIN = 2**20
+"""Bytes of a reply beside its tensors: numbers, words, and the engine's own."""
 
 
 class Sites:
     """Asks the sites of a run.
 
-    `announced`: what the method's pieces may send, as tensors of the right names, shapes and types.
+    `announced`: what the method's pieces may send, as tensors of the right names, shapes and types. `plausible`: what
+    numbers can be.
     """
 
-    def __init__(self, transport: Transport, federation: FederationSettings, announced: State, watch: Watch) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        federation: FederationSettings,
+        announced: State,
+        watch: Watch,
+        plausible: Plausible | None = None,
+    ) -> None:
+        self.plausible = plausible
         self.transport = transport
         self.federation = federation
         self.announced = announced
         self.watch = watch
+
+    def expect(self, state: State) -> None:
+        """Refuse replies that are larger than one with such a state and all that pieces may send."""
+        num_entries = len(state) + len(self.announced)
+        expected = num_bytes(state, self.announced) + num_entries * BYTES_PER_ENTRY
+        limit_replies(self.transport, expected + MARGIN)
 
     def wait_for(self, num_sites: int) -> list[str]:
         """Wait until enough of the sites are there; return the names of all that are."""
@@ -44,14 +65,14 @@ class Sites:
         replies = self.transport.ask(requests, timeout=self.federation.timeout)
         for reply in sort_replies(replies, sorted(requests)):
             request = requests[reply.site]
-            problem = find_problem(reply, request.kind, state, self.announced)
+            problem = find_problem(reply, request.kind, state, self.announced, self.plausible)
             if not problem:
                 yield reply, True
                 continue
             logger.info("round %d: %s left out: %s", request.round, reply.site, problem)
             records.append(record_problem(request, reply.site, problem))
             self.watch(event_of(records[-1]))
-            yield without_bad_scores(reply), False
+            yield without_bad_scores(reply, self.plausible), False
 
     def usable_replies(self, requests: Mapping[str, Request], records: list[Record]) -> Iterator[Reply]:
         """Yield the usable replies to requests that bring no state back."""

@@ -13,7 +13,8 @@ from harmofl.data.facts import DataFacts
 from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, Watchers, ignore
-from harmofl.federation.server import Server, check_pieces, check_server_rule, check_sharing, start_from
+from harmofl.federation.method_checks import check_pieces, check_server_rule, check_sharing
+from harmofl.federation.server import Server, start_from
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method

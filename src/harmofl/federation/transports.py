@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harmofl import registry
 from harmofl.devices import threads
@@ -31,6 +31,20 @@ class Transport(Protocol):
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Send each site its request; yield one reply per site, in any order."""
+
+
+@runtime_checkable
+class LimitsReplies(Protocol):
+    """A transport that refuses larger replies before it reads them; whoever has no such function reads them first."""
+
+    def limit_replies(self, largest: int) -> None:
+        """Refuse replies of more bytes from now on."""
+
+
+def limit_replies(transport: object, largest: int) -> None:
+    """Tell a transport how large replies may be, if it can refuse larger ones."""
+    if isinstance(transport, LimitsReplies):
+        transport.limit_replies(largest)
 
 
 def sort_replies(replies: Iterable[Reply], sites: Sequence[str]) -> Iterator[Reply]:

@@ -32,6 +32,7 @@ from harmofl.settings import Settings
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses", "monai.transforms")
 REPLY, STOP = b"reply", b"stop"
 """What a worker sends before its reply, or before the reason why no site of this machine can go on."""
+LONGEST_KIND = 16
 LONGEST_WAIT = 3600.0
 """Seconds of one look at the workers, as the system counts no longer than some weeks; another look follows."""
 
@@ -67,6 +68,8 @@ class Worker:
         self.known: set[str] = set()
         self.site: str | None = None
         self.deadline = 0.0
+        self.largest: int | None = None
+        """Bytes of a reply; None: any number."""
 
     def send(self, site: str, request: Request, timeout: float) -> None:
         """Give the worker something to do; if it is gone, `receive` says so."""
@@ -81,15 +84,18 @@ class Worker:
         """The answer, or what became of the worker; it is free again afterwards. DiskError if no site can go on."""
         site, self.site = self.site or "", None
         try:
-            kind, content = self.connection.recv_bytes(), self.connection.recv_bytes()
+            kind, content = self.connection.recv_bytes(LONGEST_KIND), self.connection.recv_bytes(self.largest)
             if kind == STOP:
                 raise DiskError(content.decode())
             return decode_reply(content)
-        except (EOFError, OSError):
-            self.process.join(timeout=5)
-            exit_code = self.process.exitcode
+        except (EOFError, OSError, ValueError) as error:
+            reason = "its answer is no message, or larger than expected" if not is_end(error) else self._last_words()
             self.stop()
-            return Reply(site, error=f"its worker process died (exit code {exit_code})")
+            return Reply(site, error=reason)
+
+    def _last_words(self) -> str:
+        self.process.join(timeout=5)
+        return f"its worker process died (exit code {self.process.exitcode})"
 
     def give_up(self) -> Reply:
         """End the process in the middle of its work."""
@@ -148,15 +154,27 @@ class Workers:
                 self._replace(place)
             yield reply
 
+    def limit_replies(self, largest: int) -> None:
+        """Refuse larger replies before they are read."""
+        for worker in self._workers:
+            worker.largest = largest
+
     def _replace(self, place: int) -> Worker:
+        largest = self._workers[place].largest
         self._workers[place].stop()
         self._workers[place] = Worker(*self._arguments)
+        self._workers[place].largest = largest
         return self._workers[place]
 
     def close(self) -> None:
         """End all workers."""
         for worker in self._workers:
             worker.stop()
+
+
+def is_end(error: Exception) -> bool:
+    """Whether the other end of a pipe is gone; a message that is too large is another error of the same kind."""
+    return isinstance(error, EOFError | ConnectionError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path, trained: Path | None) -> None:

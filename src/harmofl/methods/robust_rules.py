@@ -1,7 +1,7 @@
 """Server rules that one bad site cannot spoil, if there are enough others in a round.
 
 Three sites are enough for the two medians, five for the trimmed mean at 0.2, and 2 · outliers + 3 for Krum. Each rule
-needs every site's update at once, and counts all sites alike.
+needs every site's update at once, and counts all sites alike. Distances are those of the weights.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harmofl.errors import STRICT
 from harmofl.methods.server_rules import ServerRule, Update, combine_entries
+from harmofl.states import State
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class TrimmedMean(ServerRule):
 
 @dataclass(frozen=True, config=STRICT)
 class Krum(ServerRule):
-    """The update of the one site that lies nearest to its nearest neighbours (Blanchard et al., NeurIPS 2017).
+    """The weights of the one site that lies nearest to its nearest neighbours (Blanchard et al., NeurIPS 2017).
 
     `outliers` is how many bad sites it is to withstand: n − outliers − 2 neighbours count, but one at least.
     """
@@ -76,7 +77,8 @@ class Krum(ServerRule):
         distances = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
         neighbours = max(1, len(updates) - self.outliers - 2)
         nearest = distances.sort(dim=1).values[:, 1 : 1 + neighbours]  # the first is the site itself
-        return updates[int(nearest.sum(dim=1).argmin())]
+        chosen = updates[int(nearest.sum(dim=1).argmin())]
+        return Update(chosen.weights, _median_buffers(updates))
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -95,12 +97,18 @@ class GeometricMedian(ServerRule):
             closeness = 1 / (flat - centre).norm(dim=1).clamp_min(1e-12)
             weights = closeness / closeness.sum()
             centre = weights @ flat
-        return combine_entries(updates, lambda values: torch.tensordot(weights, values, dims=1))
+        combined = combine_entries(updates, lambda values: torch.tensordot(weights, values, dims=1))
+        return Update(combined.weights, _median_buffers(updates))
 
 
 def _median(values: Tensor) -> Tensor:
     ordered, count = values.sort(dim=0).values, len(values)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+def _median_buffers(updates: Sequence[Update]) -> State:
+    """Statistics by their median: a site near to the others in its weights could still send any statistics."""
+    return combine_entries([Update({}, update.buffers) for update in updates], _median).buffers
 
 
 def _flatten(update: Update) -> Tensor:

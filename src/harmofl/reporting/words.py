@@ -24,7 +24,7 @@ def summarize(runs: Sequence[FinishedRun]) -> list[str]:
     sentences += _how_sure(order)
     sentences += _references(runs)
     sentences += _early_stops(runs)
-    sentences += _failures(runs)
+    sentences += _failures(runs) + _shortened(runs)
     sentences += _phantoms(runs)
     return sentences
 
@@ -122,7 +122,21 @@ def _failures(runs: Sequence[FinishedRun]) -> list[str]:
         return []
     sites = [_hospital(str(site)) for site in dict.fromkeys(record["site"] for record in failed)]
     left_out = "was" if len(failed) == 1 else "were"
-    return [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({join_words(sites)})."]
+    said = [f"{len(failed)} of {len(updates)} site updates failed and {left_out} left out ({join_words(sites)})."]
+    outliers = dict.fromkeys(record["site"] for record in failed if str(record["error"]).startswith("an outlier"))
+    if outliers:
+        far = join_words([_hospital(str(site)) for site in outliers])
+        said.append(f"Some were outliers, far longer than the others' updates: look at {far}.")
+    return said
+
+
+def _shortened(runs: Sequence[FinishedRun]) -> list[str]:
+    rounds = [record["shortened"] for run in runs for record in run.records if record.get("shortened")]
+    sites = dict.fromkeys(site for each in rounds for site in each)
+    if not sites:
+        return []
+    named = join_words([_hospital(str(site)) for site in sites])
+    return [f"Updates were shortened (federation.clip_updates) in {_count(len(rounds), 'round')}: {named}."]
 
 
 def _early_stops(runs: Sequence[FinishedRun]) -> list[str]:

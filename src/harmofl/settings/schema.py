@@ -230,6 +230,14 @@ class FederationSettings(Section):
     """How the server works with the sites."""
 
     weights: Literal["uniform", "examples"] = Field("uniform", description="weight of a site in the average")
+    largest_share: Annotated[float, Field(ge=0.5, le=1)] = Field(
+        0.5,
+        description="of one site in an average by examples, where three or more answer; 1: whatever it says it has",
+    )
+    clip_updates: Annotated[float, Field(ge=1)] | None = Field(
+        None,
+        description="updates longer than so many times the median of the sites' are shortened to that; unset: none",
+    )
     server_learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="the server's step size")
     running_variances: Literal["mean", "pooled"] = Field(
         "mean", description="of batch norm: averaged, or pooled (mean of the variances + variance of the means)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from harmofl.models.volumes import Volume
 from harmofl.registry import Kind, Registry
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.losses import Loss
-from harmofl.tasks.scorers import Scorer
+from harmofl.tasks.scorers import ClassificationScorer, Scorer, SegmentationScorer
 from harmofl.tasks.scores import ScoreEntry
 
 
@@ -196,6 +197,18 @@ class Task:
         factories = dict.fromkeys([chosen.scorer, registry.scores.find(self.main_score).scorer])
         classes = self.classes_of(settings.data)
         return [make(classes, thorough or (chosen.slow and make is chosen.scorer)) for make in factories]
+
+    def score_ranges(self, settings: Settings) -> tuple[dict[str, tuple[float, float]], bool]:
+        """The lowest and highest value of every score by name, and whether there can be no other names.
+
+        Of a scorer of the user's own, only the scores that are registered are known.
+        """
+        chosen, classes = self.score_for(settings), self.classes_of(settings.data)
+        factories = {chosen.scorer, registry.scores.find(self.main_score).scorer}
+        known = {entry.name: entry.range for entry in registry.scores if entry.scorer in factories}
+        of_classes = {f"{name}_{label}": ends for name, ends in known.items() for label in classes}
+        anything = {"loss": (-math.inf, math.inf), "metric": chosen.range}
+        return known | of_classes | anything, factories <= {ClassificationScorer, SegmentationScorer}
 
     def build_model(self, settings: Settings, method: Method) -> Model:
         """The method's harmonizer and a freshly initialized network."""

@@ -5,6 +5,7 @@ import threading
 import zipfile
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from fastapi import HTTPException
 from flwr.app import RecordDict
 from flwr.supercore.run import RunNotRunningException
 
+from harmofl.deployment.allowances import write_limit
 from harmofl.deployment.flower.guard import Guard
 from harmofl.deployment.flower.runtime import programs
 from harmofl.deployment.flower.runtime.mailbox import application
@@ -33,7 +35,7 @@ USED = {
     "supercore.heartbeat": ["HEARTBEAT_DEFAULT_INTERVAL"],
     "superlink.cli.flower_superlink": ["uvicorn", "flower_superlink"],
     "superlink.grid.http_grid": ["pull_objects", "HttpGrid"],
-    "superlink.servicer.fleet.fleet_handlers": ["push_messages"],
+    "superlink.servicer.fleet.fleet_handlers": ["push_messages", "push_object"],
     "superlink.routers.fleet.router": ["fleet_handlers"],
 }
 """Module of Flower, and the names in it that are replaced or called."""
@@ -49,7 +51,7 @@ def test_flower_is_the_version_that_was_read() -> None:
 
 
 @pytest.fixture
-def superlink(monkeypatch: pytest.MonkeyPatch) -> Any:
+def superlink(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Flower's SuperLink as `run_superlink` changes it, without being started."""
     command = import_module("flwr.superlink.cli.flower_superlink")
     handlers = import_module("flwr.superlink.servicer.fleet.fleet_handlers")
@@ -57,7 +59,8 @@ def superlink(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(command, "uvicorn", SimpleNamespace(run=lambda **options: served.append(options)))
     monkeypatch.setattr(command, "flower_superlink", lambda: command.uvicorn.run(app="Flower", port=1))
     monkeypatch.setattr(handlers, "push_messages", lambda request, state: "pushed")
-    programs.run_superlink(b"secret")
+    monkeypatch.setattr(handlers, "push_object", lambda request, state: "part pushed")
+    programs.run_superlink(b"secret", tmp_path / "largest-reply")
     return SimpleNamespace(served=served, push=handlers.push_messages)
 
 
@@ -173,3 +176,21 @@ def test_a_heartbeat_that_outlasts_its_client_ends_in_silence() -> None:
     client.closed.set()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_the_parts_of_a_reply_are_counted_before_they_are_kept(superlink: Any, tmp_path: Path) -> None:
+    handlers = import_module("flwr.superlink.servicer.fleet.fleet_handlers")
+    write_limit(tmp_path / "largest-reply", 100)
+    node, reply = SimpleNamespace(node_id=7), SimpleNamespace(reply_to_message_id="asked", src_node_id=7)
+    message = SimpleNamespace(node=node, messages_list=[SimpleNamespace(metadata=reply)])
+
+    def push(size: int) -> Any:
+        return handlers.push_object(request=SimpleNamespace(node=node, object_content=bytes(size)), state=None)
+
+    with pytest.raises(HTTPException):
+        push(1)  # it was not asked
+    handlers.push_messages(request=message, state=None)
+    assert push(150) == "part pushed"
+    handlers.push_messages(request=message, state=None)  # the same reply again
+    with pytest.raises(HTTPException, match="more than the run expects"):
+        push(60)

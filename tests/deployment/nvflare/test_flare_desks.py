@@ -31,7 +31,7 @@ class Answers(ConnectedSites):
     def connected(self) -> list[str]:
         return ["A", "C"]
 
-    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> Outcome:
+    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event, largest: int) -> Outcome:
         if site == "A":
             return Outcome(data[::-1])
         if site == "B":
@@ -73,7 +73,7 @@ def test_requests_go_to_the_sites_and_replies_come_back(path: Path) -> None:
     run = visit(path)
     run.send({"do": "sites"})
     assert run.receive() == ({"connected": ["A", "C"]}, b"")
-    run.send({"do": "ask", "id": 7, "sites": ["A", "B"], "timeout": 5}, b"abc")
+    run.send({"do": "ask", "id": 7, "sites": ["A", "B"], "timeout": 5, "largest": 100}, b"abc")
     replies = {header["site"]: (header, body) for header, body in (run.receive(), run.receive())}
     assert replies["A"] == ({"id": 7, "site": "A", "error": ""}, b"cba")
     assert replies["B"][0]["error"] == "NVIDIA FLARE failed (ValueError)"
@@ -82,7 +82,7 @@ def test_requests_go_to_the_sites_and_replies_come_back(path: Path) -> None:
 
 def test_when_a_run_goes_away_nobody_waits_for_its_sites(path: Path, sites: Answers) -> None:
     run = visit(path)
-    run.send({"do": "ask", "id": 1, "sites": ["C"], "timeout": 600})
+    run.send({"do": "ask", "id": 1, "sites": ["C"], "timeout": 600, "largest": 100})
     run.close()
     assert sites.given_up.wait(10)  # type: ignore[attr-defined]
     visit(path).close()  # and the next run finds the desk free
@@ -90,7 +90,7 @@ def test_when_a_run_goes_away_nobody_waits_for_its_sites(path: Path, sites: Answ
 
 def test_a_run_can_give_up_one_request(path: Path, sites: Answers) -> None:
     run = visit(path)
-    run.send({"do": "ask", "id": 1, "sites": ["C"], "timeout": 600})
+    run.send({"do": "ask", "id": 1, "sites": ["C"], "timeout": 600, "largest": 100})
     run.send({"do": "forget", "id": 1})
     assert sites.given_up.wait(10)  # type: ignore[attr-defined]
     run.send({"do": "sites"})

@@ -67,7 +67,7 @@ def stream(channel: str, topic: str, encoding: str = "bytes") -> dict[str, str]:
 @pytest.fixture
 def server() -> Cell:
     cell = Cell()
-    runtime.guard_server(cell, lambda: CLIENTS, cell.heard.append)
+    runtime.guard_server(cell, lambda: CLIENTS, cell.heard.append, lambda sender, size: True)
     return cell
 
 

@@ -23,8 +23,11 @@ FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 OPERATOR = "x-harmofl-operator"
 """The header by which the operator proves to know the server's secret."""
 
-LARGEST_BODY = 16 * 2**20
+LARGEST_BODY = 8 * 2**20
 """Of one request: messages travel in parts of 5 MiB, so a larger body is not part of one."""
+
+LIMIT = "largest-reply"
+"""The file, beside the server's secret, in which a run says how large a reply may be."""
 
 
 def operator_key(secret: bytes) -> str:

@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 
+from harmofl.deployment.allowances import write_limit
 from harmofl.deployment.engine import NOT_CONNECTED, TOO_LATE, wait_for_sites
 from harmofl.deployment.flower.addresses import running_address
 from harmofl.deployment.flower.children import prepare_process
+from harmofl.deployment.flower.guard import LIMIT
 from harmofl.deployment.flower.runtime.mailbox import WENT_AWAY, Connection, Mailbox, is_lost, open_run
 from harmofl.deployment.flower.server import is_up, open_superlink, read_site_keys
 from harmofl.deployment.kits import ServerKit
@@ -42,7 +45,7 @@ def connect(kit: ServerKit) -> Iterator[FlowerTransport]:
         raise RunError(f"{kit.folder}: the server is not running: start it with `harmofl deploy start`")
     try:
         with open_run(server) as mailbox:
-            yield FlowerTransport(mailbox, read_site_keys(kit))
+            yield FlowerTransport(mailbox, read_site_keys(kit), limit=kit.folder / "engine" / LIMIT)
     except httpx.HTTPError as error:
         logger.debug("lost the SuperLink", exc_info=error)
         raise RunError(LOST) from None
@@ -51,10 +54,20 @@ def connect(kit: ServerKit) -> Iterator[FlowerTransport]:
 class FlowerTransport:
     """The sites of a federation, each known by its key."""
 
-    def __init__(self, mailbox: Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST_REPLY) -> None:
+    def __init__(
+        self, mailbox: Mailbox, keys: Mapping[str, bytes], largest: int = LARGEST_REPLY, limit: Path | None = None
+    ) -> None:
+        """`limit`: the file by which the SuperLink learns how large replies may be."""
         self._mailbox = mailbox
         self._keys = dict(keys)
         self._largest = largest
+        self._limit = limit
+
+    def limit_replies(self, largest: int) -> None:
+        """Let the SuperLink refuse larger replies while they arrive."""
+        self._largest = min(largest, LARGEST_REPLY)
+        if self._limit is not None:
+            write_limit(self._limit, self._largest)
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """All sites, as soon as so many are connected."""

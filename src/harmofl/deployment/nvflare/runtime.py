@@ -166,8 +166,13 @@ class Presence:
         return str(client.token) if known and not silent else None
 
 
-def guard_server(cell: Cell, clients: Callable[[], set[str]], hear: Callable[[str], None]) -> None:
-    """Let the federation's sites register and answer: no admin command, no job, no message to another site."""
+def guard_server(
+    cell: Cell, clients: Callable[[], set[str]], hear: Callable[[str], None], may_send: Callable[[str, int], bool]
+) -> None:
+    """Let the federation's sites register and answer: no admin command, no job, no message to another site.
+
+    `may_send`: whether a site may send so many bytes more in answer to what it was asked.
+    """
 
     def refusal(message: Message) -> str:
         sender = message.get_prop(MessagePropKey.COMMON_NAME)
@@ -178,6 +183,8 @@ def guard_server(cell: Cell, clients: Callable[[], set[str]], hear: Callable[[st
         hear(sender)
         if message.get_header(MessageHeaderKey.DESTINATION) != ROOT:
             return "it is for another site"
+        if is_part(message) and not may_send(sender, size_of(message.payload)):
+            return f"{sender} sends more than it was asked for"
         return refusal_reason(message, TO_SERVER, REPLIES)
 
     guard(cell, refusal)
@@ -204,6 +211,17 @@ def refusal_reason(message: Message, requests: set[tuple[str, str]], stream: tup
     if kind == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
         return stream_refusal(message, stream)
     return ""
+
+
+def is_part(message: Message) -> bool:
+    """Whether a message is a part of a stream: all large answers come in parts."""
+    kind = (message.get_header(MessageHeaderKey.CHANNEL, ""), message.get_header(MessageHeaderKey.TOPIC, ""))
+    return kind == (STREAM_CHANNEL, STREAM_DATA_TOPIC)
+
+
+def size_of(payload: object) -> int:
+    """The bytes of a payload; what is not bytes is refused elsewhere."""
+    return len(payload) if isinstance(payload, (bytes, bytearray, memoryview)) else 0
 
 
 def stream_refusal(message: Message, stream: tuple[str, str]) -> str:

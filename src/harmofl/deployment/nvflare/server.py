@@ -17,17 +17,21 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 
+from harmofl.deployment.allowances import Allowances
 from harmofl.deployment.engine import NOT_CONNECTED
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import runtime
 from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, relay_socket
 from harmofl.deployment.nvflare.relay import Relay, RelayError, listen
+from harmofl.deployment.replies import LARGEST_REPLY
 from harmofl.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 FRESH = 1.0
 """Seconds after which the federation's file is read again."""
+TWICE = 2
+"""A part that was lost on its way is sent again, and counts again."""
 GRACE = 60.0
 """Seconds that a request outlives the run's own timeout, as only the run decides when time is up."""
 
@@ -39,16 +43,18 @@ class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
         super().__init__()
         self._folder = Path(os.environ[KIT_VARIABLE])
         self._members = Members(self._folder)
+        self._allowances = Allowances()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Let in only sites of the federation before anything else happens; then wait for runs."""
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             self._presence = runtime.Presence(engine.get_cell(), self._members.log)
-            runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear)
+            may_send = self._allowances.spend
+            runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear, may_send)
             runtime.close_inner_port(engine.get_cell())
         elif event_type == EventType.SYSTEM_START:
-            sites = ConnectedSites(engine, self._members.names, self._presence)
+            sites = ConnectedSites(engine, self._members.names, self._presence, self._allowances)
             desk = Desk(sites, listen(relay_socket(self._folder)))
             threading.Thread(target=desk.serve, name="harmofl-relay", daemon=True).start()
             logger.info("the server is ready")
@@ -93,6 +99,7 @@ class ConnectedSites:
     engine: Any
     names: Callable[[], Sequence[str]]
     presence: runtime.Presence
+    allowances: Allowances = field(default_factory=Allowances)
 
     def token(self, site: str) -> str | None:
         """Identify a site's current registration, if it is present."""
@@ -102,12 +109,15 @@ class ConnectedSites:
         """The sites that are present."""
         return [site for site in self.names() if self.token(site)]
 
-    def ask(self, site: str, data: bytes, timeout: float, over: threading.Event) -> runtime.Outcome:
-        """Ask one site, until it answers, goes away, or the run no longer waits."""
+    def ask(
+        self, site: str, data: bytes, timeout: float, over: threading.Event, largest: int = LARGEST_REPLY
+    ) -> runtime.Outcome:
+        """Ask one site, until it answers, goes away, or the run no longer waits; `largest`: bytes of its answer."""
         token = self.token(site) if site in self.names() else None
         if token is None:
             return runtime.Outcome(error=NOT_CONNECTED)
         waiting = SiteGone(self, site, token, over)
+        self.allowances.grant(client_name(site), TWICE * largest)
         return runtime.ask(self.engine.get_cell(), client_name(site), data, timeout, waiting)
 
 
@@ -180,19 +190,25 @@ class Visit:
         match header:
             case {"do": "sites"}:
                 self.relay.send({"connected": self.sites.connected()})
-            case {"do": "ask", "id": int(number), "sites": list(sites), "timeout": int() | float() as timeout}:
+            case {
+                "do": "ask",
+                "id": int(number),
+                "sites": list(sites),
+                "timeout": int() | float() as timeout,
+                "largest": int(largest),
+            }:
                 over = self._asked[number] = threading.Event()
                 for site in sites:
-                    arguments = (number, str(site), body, timeout + GRACE, over)
+                    arguments = (number, str(site), body, timeout + GRACE, over, largest)
                     threading.Thread(target=self._ask, args=arguments, daemon=True).start()
             case {"do": "forget", "id": int(number)}:
                 self._asked.pop(number, threading.Event()).set()
             case _:
                 raise RelayError("a frame that no run sends")
 
-    def _ask(self, number: int, site: str, body: bytes, timeout: float, over: threading.Event) -> None:
+    def _ask(self, number: int, site: str, body: bytes, timeout: float, over: threading.Event, largest: int) -> None:
         try:
-            outcome = self.sites.ask(site, body, timeout, over)
+            outcome = self.sites.ask(site, body, timeout, over, largest)
         except Exception as error:
             logger.exception("asking %s failed", site)
             outcome = runtime.Outcome(error=f"NVIDIA FLARE failed ({type(error).__name__})")

@@ -14,7 +14,7 @@ from harmofl.deployment.engine import TOO_LATE, wait_for_sites
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare.names import relay_socket
 from harmofl.deployment.nvflare.relay import Relay, RelayError, open_relay
-from harmofl.deployment.replies import reply_of
+from harmofl.deployment.replies import LARGEST_REPLY, reply_of
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
 
@@ -37,11 +37,16 @@ class RelayTransport:
         self._numbers = itertools.count()
         self._present: queue.Queue[Frame] = queue.Queue()
         self._answers: dict[int, queue.Queue[Frame]] = {}
+        self._largest = LARGEST_REPLY
         threading.Thread(target=self._listen, name="harmofl-relay", daemon=True).start()
 
     def sites(self, minimum: int, timeout: float) -> list[str]:
         """All sites of the federation, once enough of them are connected."""
         return wait_for_sites(self._sites, self._find_connected, minimum, timeout)
+
+    def limit_replies(self, largest: int) -> None:
+        """Let FLARE's server refuse larger replies while they arrive."""
+        self._largest = min(largest, LARGEST_REPLY)
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Send each site its request; equal requests travel to FLARE's server once."""
@@ -52,8 +57,9 @@ class RelayTransport:
             for data, sites in group_equal(requests):
                 number = next(self._numbers)
                 waiting[number], self._answers[number] = set(sites), answers
-                self._send({"do": "ask", "id": number, "sites": sites, "timeout": timeout}, data)
-            yield from collect(answers, waiting, deadline)
+                wanted = {"do": "ask", "id": number, "sites": sites, "timeout": timeout, "largest": self._largest}
+                self._send(wanted, data)
+            yield from collect(answers, waiting, deadline, self._largest)
         finally:
             for number in waiting:
                 self._answers.pop(number, None)
@@ -102,7 +108,9 @@ def group_equal(requests: Mapping[str, Request]) -> Iterable[tuple[bytes, list[s
     return messages.items()
 
 
-def collect(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadline: float) -> Iterator[Reply]:
+def collect(
+    answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadline: float, largest: int = LARGEST_REPLY
+) -> Iterator[Reply]:
     """Yield one reply per site as they arrive, until time is up."""
     while any(waiting.values()):
         try:
@@ -117,7 +125,7 @@ def collect(answers: queue.Queue[Frame], waiting: Mapping[int, set[str]], deadli
         site = header["site"]
         if site in waiting[header["id"]]:
             waiting[header["id"]].remove(site)
-            yield reply_of(site, header["error"] or body)
+            yield reply_of(site, header["error"] or body, largest)
 
 
 def connection_lost() -> RunError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -16,12 +17,16 @@ from typing import Any
 from fastapi import HTTPException
 from flwr.supercore.run import RunNotRunningException
 
-from harmofl.deployment.flower.guard import Guard
+from harmofl.deployment.allowances import Allowances, read_limit
+from harmofl.deployment.flower.guard import LIMIT, Guard
 from harmofl.deployment.processes import end_with_parent
 
 HEARTBEAT = 10
 """Seconds within which a site promises to be heard of; Flower calls it offline after two of them. Its default is 30."""
-FORBIDDEN = 403
+FORBIDDEN, TOO_LARGE = 403, 413
+MOST_ANNOUNCED = 10_000
+TWICE = 2
+"""A part that was lost on its way is sent again, and counts again."""
 
 
 def flower_module(name: str) -> Any:
@@ -29,11 +34,14 @@ def flower_module(name: str) -> Any:
     return import_module(f"flwr.{name}")
 
 
-def run_superlink(secret: bytes) -> None:
-    """Run a SuperLink behind our guard, where a site speaks only for itself and only to the server."""
+def run_superlink(secret: bytes, limit: Path) -> None:
+    """Run a SuperLink behind our guard, where a site speaks only for itself and only to the server.
+
+    `limit`: the file that says how large a reply may be.
+    """
     command = flower_module("superlink.cli.flower_superlink")
     fleet_handlers = flower_module("superlink.servicer.fleet.fleet_handlers")
-    serve, push = command.uvicorn.run, fleet_handlers.push_messages
+    serve, push, replies = command.uvicorn.run, fleet_handlers.push_messages, Replies(limit)
 
     def guarded(app: Any, **options: Any) -> None:
         serve(app=Guard(app, secret), **options | {"access_log": False, "timeout_graceful_shutdown": 2})
@@ -42,11 +50,41 @@ def run_superlink(secret: bytes) -> None:
         for message in request.messages_list:
             if not message.metadata.reply_to_message_id or message.metadata.src_node_id != request.node.node_id:
                 raise HTTPException(FORBIDDEN, "not a reply of this site's own")
-        return push(request=request, state=state)
+        response = push(request=request, state=state)
+        replies.announce(request)
+        return response
 
+    fleet_handlers.push_object = replies.limit(fleet_handlers.push_object)
     command.uvicorn = SimpleNamespace(run=guarded)
     fleet_handlers.push_messages = push_own
     command.flower_superlink()
+
+
+class Replies:
+    """Counts what sites send in reply to each message, and refuses what is more than the run expects."""
+
+    def __init__(self, limit: Path) -> None:
+        self._limit = limit
+        self._allowances = Allowances()
+        self._announced: deque[str] = deque(maxlen=MOST_ANNOUNCED)
+
+    def announce(self, request: Any) -> None:
+        """A site has something to reply: it may send so much, once for each message."""
+        for message in request.messages_list:
+            asked = f"{request.node.node_id} {message.metadata.reply_to_message_id}"
+            if asked not in self._announced:
+                self._announced.append(asked)
+                self._allowances.grant(str(request.node.node_id), TWICE * read_limit(self._limit))
+
+    def limit(self, push_object: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, for parts of replies that are not too large together."""
+
+        def push(request: Any, state: Any) -> Any:
+            if not self._allowances.spend(str(request.node.node_id), len(request.object_content)):
+                raise HTTPException(TOO_LARGE, "more than the run expects")
+            return push_object(request=request, state=state)
+
+        return push
 
 
 def run_supernode() -> None:
@@ -89,6 +127,7 @@ def with_ordinary_errors(call: Callable[..., Any]) -> Callable[..., Any]:
 if __name__ == "__main__":
     end_with_parent()
     if sys.argv.pop(1) == "superlink":
-        run_superlink(Path(sys.argv.pop(1)).read_bytes())
+        secret_file = Path(sys.argv.pop(1))
+        run_superlink(secret_file.read_bytes(), secret_file.with_name(LIMIT))
     else:
         run_supernode()

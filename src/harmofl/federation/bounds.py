@@ -1,0 +1,199 @@
+"""How far one site can move a round: answers are held until all are known, compared with each other, then added up."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from harmofl.federation.messages import Reply
+from harmofl.methods.aggregation import Aggregation
+from harmofl.methods.channel import Combining
+from harmofl.settings.schema import FederationSettings
+from harmofl.states import State, num_bytes
+
+WEIGHTS, BUFFERS = "weights", "buffers"
+FARTHEST, FARTHEST_OTHERS = 100.0, 10_000.0
+"""How many times the median a site's weights may change, and its statistics and what its pieces send."""
+FEWEST_SITES = 3
+"""Of fewer, nobody can say which one is the outlier."""
+LARGEST_HELD = 2**30
+"""Bytes of answers that are held; of more, the first ones are added up before all are known."""
+
+Lengths = dict[str, float]
+"""How far a site's weights, statistics and the tensors of each piece moved: Euclidean norms by name."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A site's reply, and how much it counts."""
+
+    reply: Reply
+    weight: float
+    lengths: Lengths
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return num_bytes(self.reply.state, self.reply.sent)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a round's answers."""
+
+    left_out: Mapping[str, str]
+    """Why a site does not count in this round."""
+    shortened: Mapping[str, float]
+    """To which part of its length a site's update was shortened."""
+
+
+@dataclass
+class BoundedRound:
+    """Takes the answers of a round in the order of names, and adds up what one site may contribute.
+
+    With `clip_updates` unset and sites that count alike, sums are those of all answers, bit for bit, unless a site is
+    left out.
+    """
+
+    aggregation: Aggregation
+    combining: Combining
+    federation: FederationSettings
+    momentum: float
+    _held: deque[Answer] = field(default_factory=deque)
+    _lengths: dict[str, Lengths] = field(default_factory=dict)
+    _added: set[str] = field(default_factory=set)
+
+    def add(self, reply: Reply) -> None:
+        """Take one answer."""
+        weight = float(reply.num_examples) if self.federation.weights == "examples" else 1.0
+        answer = Answer(reply, weight, self._measure(reply))
+        self._lengths[reply.site] = answer.lengths
+        self._held.append(answer)
+        while not self._needs_all and sum(each.nbytes for each in self._held) > LARGEST_HELD:
+            self._add_up(self._held.popleft())
+
+    def finish(self) -> Verdict:
+        """Add up the answers that count; say which do not, and which were shortened."""
+        left_out, limits = self._outliers(), self._limits()
+        counted = [answer for answer in self._held if answer.reply.site not in left_out]
+        largest = self._largest_weight({answer.reply.site: answer.weight for answer in counted})
+        shortened = {}
+        for answer in counted:
+            scales = {name: limits[name] / length for name, length in answer.lengths.items() if length > limits[name]}
+            if scales:
+                shortened[answer.reply.site] = min(scales.values())
+                answer = replace(answer, reply=self._shorten(answer.reply, scales))
+            self._add_up(replace(answer, weight=min(answer.weight, largest)))
+        return Verdict(left_out, shortened)
+
+    def longest(self) -> str:
+        """The site whose weights moved farthest, in words."""
+        site = max(sorted(self._lengths), key=lambda name: self._lengths[name].get(WEIGHTS, 0.0))
+        median = self._medians().get(WEIGHTS, 0.0)
+        times = f", {self._lengths[site][WEIGHTS] / median:.3g} times the median" if median else ""
+        return f"the longest update is that of {site}{times}"
+
+    @property
+    def _needs_all(self) -> bool:
+        counts_examples = self.federation.weights == "examples" and self.federation.largest_share < 1
+        return self.federation.clip_updates is not None or counts_examples
+
+    def _add_up(self, answer: Answer) -> None:
+        reply = answer.reply
+        if reply.num_steps:  # a measurement has none, and no state
+            self.aggregation.add(reply.state, answer.weight, reply.num_steps, self.momentum)
+        self.combining.add(reply.site, reply.sent)
+        self._added.add(reply.site)
+
+    # --- lengths -----------------------------------------------------------------------------------------------
+
+    def _measure(self, reply: Reply) -> Lengths:
+        start, trainable = self.aggregation.state, self.aggregation.trainable
+        changes = {name: reply.state[name].double() - start[name].double() for name in self.aggregation.floating}
+        parts = {
+            WEIGHTS: [change for name, change in changes.items() if name in trainable],
+            BUFFERS: [change for name, change in changes.items() if name not in trainable],
+        }
+        for name, tensor in reply.sent.items():
+            parts.setdefault(_piece_of(name), []).append(tensor.double())
+        return {name: _norm(tensors) for name, tensors in parts.items() if tensors}
+
+    def _medians(self) -> Lengths:
+        """The median length of each part over the sites that have it, where there are enough and it is not zero."""
+        found: dict[str, list[float]] = {}
+        for lengths in self._lengths.values():
+            for name, length in lengths.items():
+                found.setdefault(name, []).append(length)
+        medians = {name: statistics.median(each) for name, each in found.items() if len(each) >= FEWEST_SITES}
+        return {name: median for name, median in medians.items() if median > 0}
+
+    def _outliers(self) -> dict[str, str]:
+        """Sites so far from all others that no honest training explains it; those added up already stay."""
+        reasons, medians = {}, self._medians()
+        for site, lengths in self._lengths.items():
+            for name, median in medians.items():
+                farthest, times = FARTHEST if name == WEIGHTS else FARTHEST_OTHERS, lengths.get(name, 0.0) / median
+                if times > farthest and site not in self._added:
+                    reasons[site] = (
+                        f"an outlier: its {_in_words(name)} {times:.3g} times as far as the median of the sites' "
+                        f"(at most {farthest:g} is plausible)"
+                    )
+        return reasons
+
+    def _limits(self) -> Lengths:
+        """The largest length of each part; none where updates are not clipped."""
+        clip, medians = self.federation.clip_updates, self._medians()
+        names = {name for lengths in self._lengths.values() for name in lengths}
+        return {name: clip * medians[name] if clip and name in medians else math.inf for name in names}
+
+    def _shorten(self, reply: Reply, scales: Mapping[str, float]) -> Reply:
+        start, trainable, state = self.aggregation.state, self.aggregation.trainable, dict(reply.state)
+        for name in self.aggregation.floating:
+            scale = scales.get(WEIGHTS if name in trainable else BUFFERS)
+            if scale is not None:
+                state[name] = _between(start[name], state[name], scale)
+        sent = {name: _times(tensor, scales.get(_piece_of(name))) for name, tensor in reply.sent.items()}
+        return replace(reply, state=state, sent=sent)
+
+    # --- weights -----------------------------------------------------------------------------------------------
+
+    def _largest_weight(self, weights: Mapping[str, float]) -> float:
+        """What one site's number of images may count for: with a largest share of one half, as all others together."""
+        share = self.federation.largest_share
+        if self.federation.weights != "examples" or share == 1 or len(weights) < FEWEST_SITES:
+            return math.inf
+        others = sum(sorted(weights.values())[:-1])
+        return share / (1 - share) * others
+
+
+def all_finite(*states: State) -> bool:
+    """Whether there are nothing but finite numbers."""
+    return all(bool(torch.isfinite(tensor).all()) for state in states for tensor in state.values())
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return math.sqrt(sum(float(tensor.square().sum()) for tensor in tensors))
+
+
+def _between(start: Tensor, end: Tensor, scale: float) -> Tensor:
+    return (start.double() + scale * (end.double() - start.double())).to(end.dtype)
+
+
+def _times(tensor: Tensor, scale: float | None) -> Tensor:
+    return tensor if scale is None else (scale * tensor.double()).to(tensor.dtype)
+
+
+def _piece_of(name: str) -> str:
+    return f"sent by {name.partition('.')[0]}"
+
+
+def _in_words(name: str) -> str:
+    if name in (WEIGHTS, BUFFERS):
+        return "update moves the weights" if name == WEIGHTS else "update moves the buffers"
+    return f"tensors {name} reach"

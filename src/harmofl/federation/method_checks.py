@@ -1,0 +1,39 @@
+"""Methods that cannot do what they say with these settings: an error before the run starts."""
+
+from __future__ import annotations
+
+from harmofl.errors import UsageError
+from harmofl.methods.method import Method
+from harmofl.methods.model import Model
+from harmofl.methods.sharing import everything
+from harmofl.settings import Settings
+
+
+def check_pieces(method: Method, model: Model) -> None:
+    """Raise an error for a piece that measures before training, but announces nothing: no site would be asked."""
+    for piece in method.pieces().values():
+        if piece.measures_first and not piece.sends(model):
+            raise UsageError(
+                f"{method.name}: {type(piece).__name__} measures images before training, but announces nothing to "
+                "send; a harmonizer's measurement() must return every tensor that sites will send from the start, with "
+                "its name, shape and type, zeros for example"
+            )
+
+
+def check_sharing(method: Method, model: Model, settings: Settings) -> None:
+    """Raise an error for a method that would silently be FedAvg: its layers hold nothing that a site could keep."""
+    keeps_nothing = set(method.shares(model.network)) == set(model.network.state_dict())
+    if keeps_nothing and method.shares is not everything and settings.model.norm == "batch-statistics":
+        raise UsageError(
+            f"model.norm = 'batch-statistics': its layers hold nothing, so {method.name} would keep nothing at the "
+            "sites and be FedAvg; choose another norm, or fedavg"
+        )
+
+
+def check_server_rule(method: Method, settings: Settings) -> None:
+    """Raise an error for a setting that a rule which sees every update would pass over."""
+    if method.server_rule.needs_every_update and settings.federation.running_variances == "pooled":
+        raise UsageError(
+            "federation.running_variances = 'pooled': must be 'mean', as "
+            f"{method.name} combines variances by its own rule"
+        )
