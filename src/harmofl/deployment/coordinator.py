@@ -29,7 +29,7 @@ from harmofl.settings.schema import AT_THE_SITES
 logger = logging.getLogger(__name__)
 
 NO_RUN = "0" * 32
-LARGEST_DESCRIPTION = 2**20
+LARGEST_DESCRIPTION = 2**24
 
 
 @dataclass(frozen=True)

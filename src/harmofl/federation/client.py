@@ -225,6 +225,8 @@ class Client:
 
     def _receive(self, request: Request, newest: int) -> tuple[State, dict[str, Memory]]:
         """Put the received entries and the site's own into the model; return what the site kept, for its pieces too."""
+        if request.counted and request.counted not in self.store.versions():
+            raise RefusalError(f"what it kept after round {request.counted} is gone: put it back, or start another run")
         kept = self.store.newest(at_most=newest if request.counted is None else request.counted)
         memories = open_memories(self.pieces, kept, request.combined)
         own = memories[OWN].kept

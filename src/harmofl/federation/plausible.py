@@ -27,12 +27,14 @@ class Plausible:
     """The lowest and highest value of every score that is known."""
     closed: bool = True
     """Whether there can be no others."""
+    pooled: bool = False
+    """Whether one site holds the images of all: its batches may be larger."""
 
     @classmethod
-    def of(cls, task: Task, settings: Settings) -> Plausible:
+    def of(cls, task: Task, settings: Settings, pooled: bool = False) -> Plausible:
         """What a task's scorers can give."""
         ranges, closed = task.score_ranges(settings)
-        return cls(settings.training, ranges, closed)
+        return cls(settings.training, ranges, closed, pooled)
 
     def find_problem(self, reply: Reply) -> str:
         """Say which number nobody can have found; empty if there is none."""
@@ -46,7 +48,7 @@ class Plausible:
 
     def _steps(self, reply: Reply) -> str:
         """A site makes as many steps as its images give batches; the last batch may join the one before."""
-        if not reply.num_steps:
+        if not reply.num_steps or self.pooled:
             return ""
         epochs, size = self.training.local_epochs, self.training.batch_size
         fewest, most = epochs * max(1, reply.num_examples // size), epochs * math.ceil(reply.num_examples / size)

@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from harmofl.data.facts import DataFacts
-from harmofl.errors import RunError, UsageError
+from harmofl.errors import RunError
 from harmofl.events import RoundsFinished, RunStarted, Watch, event_of, ignore
 from harmofl.federation.bounds import BoundedRound, Verdict, all_finite
 from harmofl.federation.client import sites_differ
@@ -33,7 +31,7 @@ from harmofl.methods.method import Method
 from harmofl.methods.sharing import running_statistics
 from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.runs.folder import Record, RunFolder
-from harmofl.runs.model_folder import describe_model, first_misfit, open_model, write_model
+from harmofl.runs.model_folder import describe_model, start_from, write_model
 from harmofl.runs.selection import Selection
 from harmofl.runs.site_models import score_unseen
 from harmofl.runs.store import CorruptVersionError
@@ -79,7 +77,7 @@ class Server:
         self.trainable = {name for name, _ in model.network.named_parameters()}
         self.pieces = method.pieces()
         self._warned = False
-        plausible = Plausible.of(task, settings)
+        plausible = Plausible.of(task, settings, method.pooled)
         self.sites = Sites(transport, settings.federation, announce(self.pieces, model), watch, plausible)
 
     def run(self) -> Record:
@@ -342,12 +340,3 @@ class Server:
             piece.receive(model, memories[name])
         model.harmonizer.freeze()
         write_model(self.folder.model, model, self.task, self.settings, facts, self.site_names, best)
-
-
-def start_from(network: nn.Module, folder: Path) -> None:
-    """Copy the weights of a model folder into a network of the same shape."""
-    model = open_model(folder).model
-    try:
-        load(network, snapshot(model.network))
-    except RuntimeError as error:
-        raise UsageError(f"model.initial = {str(folder)!r}: does not fit: {first_misfit(error)}") from None

@@ -14,14 +14,14 @@ from harmofl.devices import check_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, Watchers, ignore
 from harmofl.federation.method_checks import check_pieces, check_server_rule, check_sharing
-from harmofl.federation.server import Server, start_from
+from harmofl.federation.server import Server
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.live_file import LiveFile
-from harmofl.runs.model_folder import read_description
+from harmofl.runs.model_folder import read_description, start_from
 from harmofl.settings import Settings, nest, read_toml, resolve
 from harmofl.settings.schema import AT_THE_SITES
 from harmofl.tasks.data_facts import open_images

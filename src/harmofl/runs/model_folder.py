@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import nn
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
@@ -202,3 +203,12 @@ def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None)
         sites = ", ".join(description["sites"])
         raise UsageError(f"{folder} holds one model per site: choose one with site (--site): {sites}")
     return folder / "sites" / site
+
+
+def start_from(network: nn.Module, folder: Path) -> None:
+    """Copy the weights of a model folder into a network of the same shape."""
+    model = open_model(folder).model
+    try:
+        network.load_state_dict(snapshot(model.network))
+    except RuntimeError as error:
+        raise UsageError(f"model.initial = {str(folder)!r}: does not fit: {first_misfit(error)}") from None
