@@ -97,7 +97,7 @@ def newest_checkpoint(folder: RunFolder) -> Progress | None:
         return progress
     if last is not None:
         raise RunError(
-            f"no checkpoint in {folder.checkpoints.folder} can be used: start again with another --out ({last})"
+            f"no checkpoint in {folder.checkpoints.folder} can be read: start again with another --out ({last})"
         )
     return None
 
