@@ -10,13 +10,27 @@ from harmofl.deployment import coordinator, surveys
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteKit, SiteSettings, write_part
 from harmofl.deployment.participant import Participant
 from harmofl.deployment.replies import reply_of
+from harmofl.deployment.site_policy import Fewest, Policy
 from harmofl.federation.messages import Reply, Request, encode
+
+ONE = Fewest(train=1, val=1, test=1)
+OPEN = Policy(
+    approval="none",
+    runs=1000,
+    fewest_images=ONE,
+    fewest_patients=ONE,
+    score_digits=15,
+    largest_move=1e30,
+    initial_model=True,
+)
+"""What no hospital should choose: for tests of other things."""
 
 
 def make_kits(
     folder: Path, data: Mapping[str, str], tasks: list[str], **own: object
 ) -> tuple[ServerKit, dict[str, SiteKit]]:
-    """Kits without keys: `data` says for each site where its images are."""
+    """Kits without keys: `data` says for each site where its images are. Without a policy of its own, all is open."""
+    own = {"policy": OPEN} | own
     federation = Federation(engine="flower", server="localhost:9000", sites=sorted(data))
     write_part(folder / "server" / FEDERATION, federation)
     for name, place in data.items():

@@ -75,7 +75,7 @@ class Reader:
     def machine(self, name: str) -> Path:
         place = self.folder / "machines" / name
         if not (place / "srv").exists():
-            segmentation_folder(place / "srv" / "images", sites=1, patients=8)
+            segmentation_folder(place / "srv" / "images", sites=1, patients=12)
             (place / "srv" / "new-patients").mkdir()
             shutil.copy(place / "srv" / "images" / "site-0" / "p0-0.png", place / "srv" / "new-patients")
         return place

@@ -149,6 +149,53 @@ def check(
         raise typer.Exit(2)
 
 
+@deploy_app.command("approve")
+def approve(
+    digest: Annotated[str | None, typer.Argument(help="Which of those that wait; none: only show them.")] = None,
+    kit: Annotated[Path, typer.Option(help="The hospital's folder; the current one if not given.")] = HERE,
+    config: Annotated[
+        Path | None, typer.Option(help="Approve the run that this file describes, before the server asks for it.")
+    ] = None,
+    preset: Preset = None,
+    assignments: Assignments = [],  # noqa: B006
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="How often it may be started; site.toml says it otherwise.")
+    ] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it, or take an approval back.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
+) -> None:
+    """At a hospital: show the runs that wait for approval in plain words, and approve one.
+
+    In the hospital's folder:  harmofl deploy approve
+
+    One of them:  harmofl deploy approve 3f2a9c
+
+    A run that was agreed on:  harmofl deploy approve --config run.toml
+    """
+    from harmofl.deployment import approving
+    from harmofl.deployment.approvals import Approvals
+    from harmofl.deployment.kits import SiteKit
+    from harmofl.settings import parse_assignments
+
+    site = SiteKit.open(kit)
+    if digest and refuse:
+        Approvals(site).refuse(digest)
+        print(f"{digest}: no longer approved")
+        return
+    if config:
+        chosen = [approving.settings_of_file(config, preset, parse_assignments(assignments))]
+    else:
+        chosen = [approving.find_settings(site, each) for each in ([digest] if digest else Approvals(site).waiting())]
+    for settings in chosen:
+        print("\n".join(approving.describe_request(site, settings)))
+        if digest or config:
+            print(f"{approving.approve(site, settings, runs)}: approved")
+    if not chosen:
+        print(approving.NOTHING)
+    elif not (digest or config):
+        print("Approve one of them:  harmofl deploy approve DIGEST")
+
+
 @deploy_app.command("run")
 def run(
     out: Annotated[Path, typer.Option("--out", help="The run's folder; it must not hold a run yet.")],

@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from harmofl import registry
+from harmofl.deployment.site_policy import Policy
 from harmofl.errors import STRICT, UsageError, describe
 from harmofl.files import claimed, write_whole
 from harmofl.plugins import load_plugins, plugins_in
@@ -98,7 +99,8 @@ class SiteSettings(Part):
     intensity: Annotated[list[float], AfterValidator(check_window)] | None = Field(
         None, description="the one window (data.intensity = [low, high]) of which a spectrum may be shared"
     )
-    largest_message_mb: Megabytes = Field(2048, description="larger messages are refused")
+    largest_message_mb: Megabytes = Field(2048, description="larger messages, and larger networks, are refused")
+    policy: Policy = Field(Policy(), description="what a server may vary, and from how few images nothing leaves")
 
 
 class Kits(Part):

@@ -7,10 +7,10 @@ spectrum needs, only the hospital decides. The details of what went wrong here s
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections import deque
 
 from harmofl import registry
+from harmofl.deployment.approvals import Approvals
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages, describe_images
 from harmofl.deployment.own_survey import answer_survey
@@ -18,12 +18,16 @@ from harmofl.deployment.policy import (
     apply_own_choices,
     check_plain_fields,
     describe_view,
+    refuse_few_images,
+    refuse_large_networks,
     refuse_paths,
     refuse_thin_averages,
     refuse_too_much,
     refuse_windows,
     remember,
 )
+from harmofl.deployment.run_protocol import RunProtocol, rounded, weights_of
+from harmofl.deployment.run_settings import run_digest
 from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.federation.checks import mismatch, to_plain_text
@@ -33,12 +37,14 @@ from harmofl.methods.channel import announce, expect_combined
 from harmofl.methods.method import Method
 from harmofl.runs.store import Store
 from harmofl.settings import Settings, resolve
-from harmofl.states import snapshot
+from harmofl.states import State, snapshot
 
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 2**20
 SPECTRA = "spectra.json"
+BEFORE_A_RUN = ("describe", "survey")
+OTHER_SETTINGS = "the settings of this run have changed since its first request"
 OTHER_IMAGES = "its images or their split have changed since this run started"
 OTHER_ANNOTATIONS = "its masks or labels have changed since this run started"
 OTHER_SPECTRUM = (
@@ -56,6 +62,9 @@ class Participant:
         self._asked: Settings | None = None
         self._run = ""
         self._fingerprint = ""
+        self._initial: State = {}
+        self._sized: deque[str] = deque(maxlen=100)
+        """Settings whose network is small enough."""
         self._client: Client | None = None
 
     def answer(self, data: bytes) -> bytes:
@@ -95,7 +104,7 @@ class Participant:
         return request
 
     def _answer_request(self, request: Request) -> Reply:
-        settings, method = self._accept(request.settings)
+        settings, method = self._accept(request)
         with threads(settings.federation.threads):
             if request.kind == "describe":
                 return Reply(self.kit.name, description=describe_images(self.kit, settings))
@@ -111,17 +120,21 @@ class Participant:
             problem = mismatch(request.state, snapshot(client.model.network), all_of_it=False)
             if problem := problem or mismatch(request.combined, expected):
                 raise RefusalError(f"the received model does not fit: {problem}")
+            if self.protects:
+                self._protocol(request.run, client).check(request)
             reply = client.answer(request)
+            if self.protects:
+                reply = rounded(reply, self.kit.settings.policy.score_digits)
             if reply.sent and revealing:  # it has not left yet
                 images = f"{self._fingerprint}, {len(client.site.train)} images"
                 remember(self.kit.state(SPECTRA), f"{images}, {describe_view(settings)}", OTHER_SPECTRUM)
             return reply
 
-    def _accept(self, wanted: Mapping[str, Any]) -> tuple[Settings, Method]:
+    def _accept(self, request: Request) -> tuple[Settings, Method]:
         """Return the server's settings, if this hospital accepts them, with the hospital's own choices filled in."""
-        refuse_paths(wanted)
+        refuse_paths(request.settings)
         try:
-            settings, method = resolve(file=dict(wanted))
+            settings, method = resolve(file=dict(request.settings))
         except (UsageError, TypeError, ValueError, AttributeError) as error:
             raise RefusalError(f"the settings are not accepted: {error}") from None
         own = self.kit.settings
@@ -130,7 +143,25 @@ class Participant:
         if method.pooled:
             raise RefusalError(f"{method.name} would need all hospitals' images in one place")
         refuse_too_much(settings)
+        if (digest := run_digest(settings)) not in self._sized:
+            refuse_large_networks(settings, method, own.largest_message_mb)
+            self._sized.append(digest)
+        if self.protects:
+            run = None if request.kind in BEFORE_A_RUN else request.run
+            Approvals(self.kit).admit(run, settings, method)
+            if run is not None:
+                remember(self.kit.state(run) / "settings.json", digest, OTHER_SETTINGS)
         return apply_own_choices(settings, self.kit), method
+
+    @property
+    def protects(self) -> bool:
+        """Whether there is something to protect here: synthetic images are everybody's."""
+        return self.kit.data is not None
+
+    def _protocol(self, run: str, client: Client) -> RunProtocol:
+        return RunProtocol(
+            self.kit.state(run), self.kit.settings.policy, client.settings.training.rounds, self._initial
+        )
 
     def _client_for(self, run: str, settings: Settings, method: Method) -> Client:
         if self._client is None or (run, settings) != (self._run, self._asked):
@@ -145,12 +176,16 @@ class Participant:
         remember(state / "images.json", images.fingerprint, OTHER_IMAGES)
         remember(state / "annotations.json", images.annotations, OTHER_ANNOTATIONS)
         self._fingerprint = images.fingerprint
+        if self.protects:
+            refuse_few_images(images.site, self.kit.settings.policy)
+        model = task.build_model(images.settings, method)
+        self._initial = weights_of(snapshot(model.network), {name for name, _ in model.network.named_parameters()})
         return Client(
             site=images.site,
             task=task,
             method=method,
             settings=images.settings,
-            model=task.build_model(images.settings, method),
+            model=model,
             store=Store(state),
             model_folder=self.kit.model(run),
             tell=self._report,

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
+from harmofl import registry
+from harmofl.data.images import Site
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.site_policy import Policy, too_few
+from harmofl.documents import read_json
 from harmofl.federation.client import RefusalError
 from harmofl.federation.messages import Kind, Request
 from harmofl.files import write_whole
+from harmofl.methods.method import Method
 from harmofl.methods.pieces import Piece
 from harmofl.settings import Settings, flatten
 
 RUN = re.compile(r"[0-9a-f]{32}")
 PATHS = ("data.folder", "data.cache", "model.initial", "plugins.files")
+MEGABYTE = 2**20
 MOST_ROUNDS = 10**6
 MOST = {
     "federation.threads": 64,
@@ -61,6 +70,19 @@ def refuse_too_much(settings: Settings) -> None:
             raise RefusalError(f"{name} = {values[name]}: at most {most} is accepted here")
 
 
+def refuse_large_networks(settings: Settings, method: Method, largest_mb: int) -> None:
+    """Refuse a network that could not travel in a message, before it takes any memory."""
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):  # shapes only
+            warnings.simplefilter("ignore")  # of initializations that have nothing to do
+            model = registry.tasks.find(settings.task).build_model(settings, method)
+    except (RuntimeError, NotImplementedError, AssertionError):  # a network of a plugin that needs real tensors
+        return
+    needed = sum(tensor.nbytes for tensor in model.state_dict().values()) / MEGABYTE
+    if needed > largest_mb:
+        raise RefusalError(f"a network of {needed:.0f} MB: at most {largest_mb} are accepted (largest_message_mb)")
+
+
 def refuse_thin_averages(revealing: Iterable[Piece]) -> None:
     """Refuse moving averages: one can be the spectrum of its first or last image alone, however many there are."""
     for piece in revealing:
@@ -94,9 +116,19 @@ def apply_own_choices(settings: Settings, kit: SiteKit) -> Settings:
     return changed.model_copy(update={"device": own.device})
 
 
+def refuse_few_images(site: Site, policy: Policy) -> None:
+    """Refuse a run that uses so few images, or those of so few patients, that numbers could tell of one of them."""
+    parts = {"train": site.train, "val": site.val[site.name], "test": site.test[site.name]}
+    images = {part: len(each) for part, each in parts.items()}
+    patients = {part: len(set(each.groups.tolist())) for part, each in parts.items()}
+    problems = (too_few(images, policy.fewest_images, "images"), too_few(patients, policy.fewest_patients, "patients"))
+    if found := [problem for problem in problems if problem]:
+        raise RefusalError(f"with these settings too few are used here: {'; '.join(found)} (policy in its site.toml)")
+
+
 def remember(path: Path, fingerprint: str, otherwise: str) -> None:
     """Write down which images, or masks, something started with; refuse to continue with others."""
     if not path.exists():
         write_whole(path, json.dumps({"fingerprint": fingerprint}) + "\n")
-    elif json.loads(path.read_text(encoding="utf-8")).get("fingerprint") != fingerprint:
+    elif read_json(path).get("fingerprint") != fingerprint:
         raise RefusalError(otherwise)

@@ -1,0 +1,100 @@
+"""Which runs a hospital has approved: one file for each set of settings, in its state folder."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.run_settings import approved_values, digests, unusual
+from harmofl.documents import read_json
+from harmofl.federation.client import RefusalError
+from harmofl.files import write_whole
+from harmofl.methods.method import Method
+from harmofl.settings import Settings
+
+MOST_WAITING = 100
+"""Sets of settings that wait for a person; of more, nothing is written down."""
+POLICY = "the hospital's policy"
+
+
+@dataclass(frozen=True)
+class Approvals:
+    """The approvals of one hospital."""
+
+    kit: SiteKit
+
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        return self.kit.state("approvals")
+
+    def admit(self, run: str | None, settings: Settings, method: Method) -> str:
+        """Return the digest under which a run is approved; refuse it if it is not, or if it is one run too many.
+
+        `run`: its name; None before it has one, when the server asks what the images are like.
+        """
+        found = next((digest for digest in digests(settings) if self.is_approved(digest)), None)
+        if found is None:
+            found = digests(settings)[-1]
+            if reason := self._why_not(settings, method):
+                self._ask(found, settings)
+                raise RefusalError(
+                    f"it waits for the hospital's approval ({reason}): `harmofl deploy approve {found}` there"
+                )
+            self.approve(found, self.kit.settings.policy.runs, POLICY)
+        if run is not None:
+            self._count(found, run)
+        return found
+
+    def _why_not(self, settings: Settings, method: Method) -> str:
+        """Why a person has to decide; empty if the hospital's policy does."""
+        policy, values = self.kit.settings.policy, approved_values(settings)
+        if policy.approval == "none":
+            return ""
+        if policy.approval == "ask":
+            return "every run does"
+        odd = [name for name in unusual(settings, method) if not policy.permits(name, values[name])]
+        listed = ", ".join(f"{name} = {values[name]}" for name in sorted(odd))
+        return f"its policy does not allow {listed}" if odd else ""
+
+    def is_approved(self, digest: str) -> bool:
+        """Whether settings are approved."""
+        return (self.folder / f"{digest}.approved.json").exists()
+
+    def approve(self, digest: str, runs: int, by: str = "") -> None:
+        """Approve settings for so many runs."""
+        content = {"by": by or getpass.getuser(), "at": time.strftime("%FT%TZ", time.gmtime()), "runs": runs}
+        write_whole(self.folder / f"{digest}.approved.json", json.dumps(content) + "\n")
+
+    def refuse(self, digest: str) -> None:
+        """Forget settings, and their approval."""
+        for path in self.folder.glob(f"{digest}.*json"):
+            path.unlink()
+
+    def waiting(self) -> dict[str, Mapping[str, Any]]:
+        """The settings that wait for approval, by digest."""
+        files = sorted(self.folder.glob("*.asked.json"))
+        found = {path.name.partition(".")[0]: read_json(path) for path in files}
+        return {digest: content for digest, content in found.items() if not self.is_approved(digest)}
+
+    def _ask(self, digest: str, settings: Settings) -> None:
+        path = self.folder / f"{digest}.asked.json"
+        if not path.exists() and len(list(self.folder.glob("*.asked.json"))) < MOST_WAITING:
+            write_whole(path, json.dumps(settings.model_dump(mode="json")) + "\n")
+
+    def _count(self, digest: str, run: str) -> None:
+        """Refuse a run beyond those that were approved: each could score a few models more."""
+        path = self.folder / f"{digest}.runs.json"
+        started = read_json(path) if path.exists() else []
+        if run in started:
+            return
+        most = read_json(self.folder / f"{digest}.approved.json")["runs"]
+        if len(started) >= most:
+            raise RefusalError(f"{most} runs with these settings were approved, and as many were started ({digest})")
+        write_whole(path, json.dumps([*started, run]) + "\n")

@@ -1,0 +1,145 @@
+"""What a run's protocol calls for, as a hospital follows it: rounds in order, few models to score, no leaps.
+
+A server that may have any model scored as often as it likes can read images out of the scores. So a hospital scores as
+many different models as the run has rounds, each near to the one before, and the first one must be the one that the
+run's seed gives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from harmofl.deployment.site_policy import Policy
+from harmofl.documents import read_json
+from harmofl.federation.client import RefusalError
+from harmofl.federation.messages import Reply, Request
+from harmofl.files import write_whole
+from harmofl.runs.store import checksum
+from harmofl.states import State
+
+logger = logging.getLogger(__name__)
+
+LAST_MODELS = 2
+"""Models that are scored after the last round: the last one, and the selected one."""
+SAME = 1e-4
+"""How far, as a part of its length, an initial model may be from the one of the seed: machines round differently."""
+
+
+@dataclass
+class RunProtocol:
+    """One run at one hospital; what it needs to remember lies in the run's state folder."""
+
+    folder: Path
+    policy: Policy
+    rounds: int
+    initial: State
+    """The weights that the run's seed gives."""
+    _notes: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that is not the run's next one; remember it otherwise."""
+        first, last = (0, 0) if request.kind == "measure" else (1, self.rounds)
+        if not first <= request.round <= last:
+            raise RefusalError(f"{request.kind} in round {request.round}: this run has rounds {first} to {last}")
+        if request.kind == "measure":
+            return
+        self._read()
+        weights = {name: tensor for name, tensor in request.state.items() if name in self.initial}
+        self._check_move(weights, request.round)
+        if request.kind == "evaluate" or request.score:
+            self._check_scored(request)
+        self._notes["round"] = max(request.round, self._notes["round"])
+        write_whole(self.folder / "received.safetensors", save(weights))
+        write_whole(self.folder / "protocol.json", json.dumps(self._notes) + "\n")
+
+    def _check_scored(self, request: Request) -> None:
+        model = checksum(request.state | request.combined, "")[:32]
+        scored, most = self._notes["scored"], self.rounds + LAST_MODELS
+        if model in scored:
+            return
+        if len(scored) >= most:
+            raise RefusalError(f"{most} models of this run have been scored here, and its protocol calls for no more")
+        scored.append(model)
+
+    def _check_move(self, weights: State, number: int) -> None:
+        before, since = self._last_weights()
+        moved = distance(before, weights)
+        if since is None and number == 1 and not self.policy.initial_model:
+            if moved > SAME:
+                raise RefusalError(
+                    "the first model is not the one that the run's seed gives, and this hospital trains no other "
+                    "(initial_model in its site.toml)"
+                )
+            return
+        missed = 1 if since is None else max(1, number - since)
+        if since is None and self.policy.initial_model:
+            return
+        if not moved <= (allowed := self.policy.largest_move * math.sqrt(missed)):
+            raise RefusalError(
+                f"the global model has moved by {moved:.3g} of its length since the last request, and this hospital "
+                f"allows {allowed:.3g} (largest_move in its site.toml)"
+            )
+
+    def _last_weights(self) -> tuple[State, int | None]:
+        """The weights of the last request and its round; before the first one, those of the seed."""
+        path = self.folder / "received.safetensors"
+        if not path.exists():
+            return self.initial, None
+        try:
+            return load_file(path), self._notes["round"]
+        except (OSError, SafetensorError) as error:
+            raise RefusalError("what it remembers of the last model is damaged") from error
+
+    def _read(self) -> None:
+        path = self.folder / "protocol.json"
+        try:
+            notes: Any = read_json(path) if path.exists() else {"round": 0, "scored": []}
+            self._notes = {"round": int(notes["round"]), "scored": [str(name) for name in notes["scored"]]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RefusalError("what it remembers of this run is damaged") from error
+
+
+def distance(before: State, after: State) -> float:
+    """How far weights are from others, as a part of their length; of entries that both have."""
+    names = before.keys() & after.keys()
+    length = math.sqrt(sum(float(before[name].double().square().sum()) for name in names))
+    moved = math.sqrt(sum(float((after[name].double() - before[name].double()).square().sum()) for name in names))
+    return moved / length if length else (math.inf if moved else 0.0)
+
+
+def weights_of(state: State, trainable: Collection[str]) -> State:
+    """The trainable entries of a state."""
+    return {name: tensor for name, tensor in state.items() if name in trainable}
+
+
+def rounded(reply: Reply, digits: int) -> Reply:
+    """The same reply with its numbers rounded: scores to so many decimals, losses and the like to so many digits."""
+
+    def of(name: str, value: float) -> float:
+        return shorten(value, digits) if name in ("loss", "drift", "seconds") else round(value, digits)
+
+    def numbers(values: Any) -> Any:
+        return {
+            name: numbers(value) if isinstance(value, dict) else of(name, float(value))
+            for name, value in values.items()
+        }
+
+    return replace(reply, metrics=numbers(reply.metrics))
+
+
+def shorten(value: float, digits: int) -> float:
+    """A number with so many digits that count.
+
+    >>> shorten(0.0012345, 3), shorten(98765.4, 3)
+    (0.00123, 98800.0)
+    """
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,109 @@
+"""A run's settings as a hospital sees them: their digest, and in plain words what is unusual about them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from harmofl import registry
+from harmofl.errors import UsageError
+from harmofl.methods.method import Method
+from harmofl.settings import Settings, flatten, resolve
+from harmofl.settings.schema import AT_THE_SITES, FREE_TO_CHANGE, Section
+
+OF_THE_IMAGES = ("data.sites", "data.channels", "data.classes", "data.site_sizes")
+"""What the images of all sites decide before the first round, after the run was approved."""
+NOT_APPROVED = (*FREE_TO_CHANGE, "device", "preset", "data.folder", "data.hold_out_site", "model.initial")
+"""What changes no result, or is the hospital's own to decide."""
+SMALLEST = "smallest"
+
+
+def approved_values(settings: Settings) -> dict[str, Any]:
+    """The settings that an approval is for."""
+    values = flatten(settings.model_dump(mode="json"))
+    left_out = {*NOT_APPROVED, *OF_THE_IMAGES[:3]}
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """A short name for settings: the same settings have the same, at every party."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digests(settings: Settings) -> list[str]:
+    """The digests under which a run may have been approved: the smallest site's size is known only afterwards."""
+    values = approved_values(settings)
+    found = [digest_of(values)]
+    if type(values["data.site_sizes"]) is int:
+        found.append(digest_of(values | {"data.site_sizes": SMALLEST}))
+    return found
+
+
+def run_digest(settings: Settings) -> str:
+    """A digest of all that must stay the same in every request of a run."""
+    values = flatten(settings.model_dump(mode="json"))
+    return digest_of({name: value for name, value in values.items() if name not in NOT_APPROVED})
+
+
+def usual_values(settings: Settings, method: Method) -> dict[str, list[Any]]:
+    """The values that each setting has in the presets of the task, with this method."""
+    usual: dict[str, list[Any]] = {}
+    task = registry.tasks.find(settings.task)
+    for preset in task.presets:
+        overrides = {"data.folder": AT_THE_SITES, "data.dimensions": settings.data.dimensions}
+        try:
+            values, _ = resolve(task.name, method.key, preset, overrides=overrides)
+        except UsageError:
+            continue
+        for name, value in approved_values(values).items():
+            usual.setdefault(name, []).append(value)
+    return usual
+
+
+def unusual(settings: Settings, method: Method) -> dict[str, list[Any]]:
+    """The settings whose value is in no preset, and the values that they have there."""
+    usual = usual_values(settings, method)
+    found = {
+        name: usual.get(name, [])
+        for name, value in approved_values(settings).items()
+        if value not in usual.get(name, [])
+    }
+    return {name: list({json.dumps(value): value for value in values}.values()) for name, values in found.items()}
+
+
+def describe_run(settings: Settings, method: Method) -> list[str]:
+    """What would be done, in plain words."""
+    training, data = settings.training, settings.data
+    return [
+        f"{method.name} on {settings.task}: {training.rounds} rounds of {training.local_epochs} epochs, batches of "
+        f"{training.batch_size}, {training.optimizer} at {training.learning_rate:g}",
+        f"network {settings.model.network} with {settings.model.features} features, images of {data.size} pixels, "
+        f"seed {settings.seed}",
+    ]
+
+
+def describe_unusual(settings: Settings, method: Method) -> list[str]:
+    """What differs from every preset, a line each."""
+    values = approved_values(settings)
+    lines = []
+    for name, usual in sorted(unusual(settings, method).items()):
+        ordinary = f" (usual: {' or '.join(map(str, usual))})" if usual else ""
+        lines.append(f"{name} = {values[name]}{ordinary}: {meaning_of(name)}")
+    return lines
+
+
+def meaning_of(name: str) -> str:
+    """What a setting means, from the schema."""
+    section, _, inner = name.rpartition(".")
+    if section == "method":
+        return "a setting of the method"
+    fields = Settings.model_fields
+    if section:
+        kind = fields[section].annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, Section)
+        fields = kind.model_fields
+    return fields[inner].description or ""

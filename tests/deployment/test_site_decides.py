@@ -1,0 +1,208 @@
+"""The hospital decides: what it approved, from how many images, which models it scores, and how exactly."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loopback import ONE, OPEN, looped, make_kits
+from typer.testing import CliRunner
+
+from folders import segmentation_folder
+from harmofl import registry
+from harmofl.cli.entry import app
+from harmofl.deployment.approvals import Approvals
+from harmofl.deployment.coordinator import RunOptions, coordinate
+from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.participant import Participant
+from harmofl.deployment.run_protocol import rounded
+from harmofl.deployment.run_settings import describe_unusual, digests
+from harmofl.deployment.site_policy import Policy
+from harmofl.errors import RunError
+from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
+from harmofl.settings import Settings, resolve
+from harmofl.states import State, snapshot
+
+RUN = "0123456789abcdef" * 2
+SITE = "site-0"
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return segmentation_folder(tmp_path_factory.mktemp("images") / "images", sites=1, patients=12)
+
+
+def wanted(**more: Any) -> Settings:
+    """What a server sends after it knows the images; `section__name=value` adds something."""
+    overrides = {"data.folder": "there", "training.rounds": 3}
+    overrides |= {name.replace("__", "."): value for name, value in more.items()}
+    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides=overrides)
+    return settings.with_values("data", channels=3, classes=["0", "255"])
+
+
+def first_model(settings: Settings) -> State:
+    _, method = resolve(file=settings_to_send(settings))
+    return snapshot(registry.tasks.find("segmentation").build_model(settings, method).network)
+
+
+class Hospital:
+    """A participant with real images, and what a server asks of it."""
+
+    def __init__(self, folder: Path, images: Path, policy: Policy) -> None:
+        _, sites = make_kits(folder, {SITE: str(images)}, ["segmentation"], policy=policy)
+        self.kit: SiteKit = sites[SITE]
+        self.participant = Participant(self.kit)
+
+    def ask(self, kind: str, number: int, settings: Settings, state: State | None = None, **more: Any) -> Reply:
+        request = Request(more.pop("run", RUN), kind, number, settings=settings_to_send(settings), **more)  # type: ignore[arg-type]
+        request = replace(request, state=first_model(settings) if state is None else state)
+        return decode_reply(self.participant.answer(encode(request)))
+
+
+def crafted(state: State, number: int) -> State:
+    """Weights with which a server would read one grey value: nearly all is zero, and one weight is huge."""
+    zero = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    name = next(name for name, tensor in state.items() if tensor.is_floating_point() and tensor.ndim > 1)
+    zero[name].view(-1)[number % zero[name].numel()] = 1e4
+    return zero | {name: tensor for name, tensor in state.items() if "running" in name or tensor.ndim == 0}
+
+
+OPEN_BUT_PROTECTED = {
+    "nothing approved": Policy(),
+    "an ordinary run approved": Policy(),
+    "every run approved": Policy(approval="none", runs=1000),
+    "no limits but the protocol": Policy(approval="none", runs=1000, fewest_images=ONE, fewest_patients=ONE),
+}
+
+
+@pytest.mark.parametrize("policy", OPEN_BUT_PROTECTED)
+def test_no_score_of_crafted_weights_leaves_a_hospital(tmp_path: Path, images: Path, policy: str) -> None:
+    """The attack that read 256 of 256 grey values: tiny images, few of them, 256 models to score."""
+    hospital = Hospital(tmp_path, images, OPEN_BUT_PROTECTED[policy])
+    if policy == "an ordinary run approved":
+        Approvals(hospital.kit).approve(digests(wanted())[-1], runs=1000)
+    attack = wanted(data__size=16, data__limit=4, data__split_by="image")
+    state = first_model(attack)
+    for number in range(64 if policy == "nothing approved" else 8):
+        reply = hospital.ask("evaluate", 1, attack, crafted(state, number), run=f"{number % 2:032x}")
+        assert reply.error
+        assert not reply.metrics
+
+
+def test_a_server_that_plays_along_first_does_not_get_crafted_weights_scored(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32)
+    first = hospital.ask("train", 1, settings)
+    assert not first.error
+    reply = hospital.ask("evaluate", 2, settings, crafted(first.state, 0))
+    assert "the global model has moved by" in reply.error
+    assert "allows 0.3 (largest_move in its site.toml)" in reply.error
+    assert not hospital.ask("train", 2, settings, dict(first.state), score=True).error
+
+
+def test_only_as_many_models_are_scored_as_the_run_has_rounds(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, training__rounds=1)
+    state = first_model(settings)
+    assert not hospital.ask("train", 1, settings, state).error
+    name = next(name for name, tensor in state.items() if tensor.ndim > 1)
+    errors = []
+    for number in range(5):
+        near = state | {name: state[name] * (1 + 0.001 * number)}
+        errors.append(hospital.ask("evaluate", 1, settings, near).error)
+    assert errors[:3] == [""] * 3  # the round, the last and the selected model
+    assert all("3 models of this run have been scored here" in error for error in errors[3:])
+    assert not hospital.ask("evaluate", 1, settings, state).error  # one that was scored before tells nothing new
+    assert "this run has rounds 1 to 1" in hospital.ask("evaluate", 2, settings, state).error
+
+
+def test_a_run_starts_from_the_weights_of_its_seed_unless_the_hospital_allows_others(
+    tmp_path: Path, images: Path
+) -> None:
+    settings = wanted(data__size=32)
+    other = first_model(settings.model_copy(update={"seed": 5}))
+    refused = Hospital(tmp_path / "closed", images, Policy(approval="none")).ask("train", 1, settings, other)
+    assert "not the one that the run's seed gives" in refused.error
+    policy = Policy(approval="none", initial_model=True)
+    assert not Hospital(tmp_path / "open", images, policy).ask("train", 1, settings, other).error
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data__site_sizes": 2}, "images in train 2 of 16"),
+        ({"data__limit": 9}, "too few are used here"),
+    ],
+)
+def test_too_few_images_or_patients_are_refused(
+    tmp_path: Path, images: Path, changes: dict[str, Any], words: str
+) -> None:
+    reply = Hospital(tmp_path, images, Policy(approval="none")).ask("train", 1, wanted(data__size=32, **changes))
+    assert words in reply.error
+
+
+def test_a_huge_network_is_refused_before_it_is_built(tmp_path: Path, images: Path) -> None:
+    settings = wanted(model__features=1024)
+    reply = Hospital(tmp_path, images, OPEN).ask("describe", 0, settings, state={})
+    assert "MB: at most 2048 are accepted" in reply.error
+
+
+def test_every_request_of_a_run_must_have_its_settings(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    assert not hospital.ask("train", 1, wanted(data__size=32)).error
+    other = wanted(data__size=32, training__batch_size=1)
+    assert "settings of this run have changed" in hospital.ask("train", 2, other).error
+
+
+def test_runs_within_the_policy_start_by_themselves_and_others_wait(tmp_path: Path, images: Path) -> None:
+    policy = Policy(approval="policy", allow={"training.rounds": [1, 10]}, runs=2)
+    hospital = Hospital(tmp_path, images, policy)
+    ordinary = wanted()
+    assert not hospital.ask("train", 1, ordinary).error
+    waiting = hospital.ask("train", 1, wanted(training__rounds=11, data__limit=29), run="1" * 32).error
+    assert "its policy does not allow data.limit = 29, training.rounds = 11" in waiting
+    assert not hospital.ask("train", 1, ordinary, run="2" * 32).error
+    assert "2 runs with these settings were approved" in hospital.ask("train", 1, ordinary, run="3" * 32).error
+
+
+def test_what_is_unusual_is_said_in_plain_words() -> None:
+    settings = wanted(data__limit=4, seed=7)
+    _, method = resolve(file=settings_to_send(settings))
+    lines = describe_unusual(settings, method)
+    assert any(line.startswith("data.limit = 4 (usual: ") and "at most so many images" in line for line in lines)
+    assert any(line.startswith("seed = 7 (usual: 0)") for line in lines)
+
+
+def test_scores_leave_rounded() -> None:
+    numbers = {"train": {"loss": 0.0123456, "drift": 9876.5}, "val": {"A": {"metric": 0.876543, "loss": 1.23456}}}
+    assert rounded(Reply("A", metrics=numbers), 3).metrics == {
+        "train": {"loss": 0.0123, "drift": 9880.0},
+        "val": {"A": {"metric": 0.877, "loss": 1.23}},
+    }
+
+
+def test_a_person_at_the_hospital_approves_what_they_have_read(tmp_path: Path, images: Path) -> None:
+    server, sites = make_kits(tmp_path, {SITE: str(images)}, ["segmentation"], policy=Policy())
+    options = RunOptions("segmentation", "fedavg", "smoke", given={"training.rounds": 1, "training.batch_size": 2})
+    kit = str(sites[SITE].folder)
+
+    def run() -> Any:
+        with looped(sites):
+            return coordinate(server, options, tmp_path / "run", wait=1)
+
+    with pytest.raises(RunError, match=r"waits for the hospital's approval \(every run does\)"):
+        run()
+    shown = CliRunner().invoke(app, ["deploy", "approve", "--kit", kit]).output
+    digest = shown.partition(":")[0]
+    assert "FedAvg on segmentation: 1 rounds" in shown
+    assert "images of patients that it would use: train" in shown
+    assert "training.batch_size = 2 (usual" in shown
+    assert not Approvals(sites[SITE]).is_approved(digest)
+    assert "approved" in CliRunner().invoke(app, ["deploy", "approve", digest[:6], "--kit", kit]).output
+    summary = run()
+    scores = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert all(round(score["metric"], 3) == score["metric"] for score in scores if "metric" in score)
+    assert summary["test"]
+    assert "nothing waits" in CliRunner().invoke(app, ["deploy", "approve", "--kit", kit]).output
