@@ -19,7 +19,7 @@ OPEN = Policy(
     runs=1000,
     fewest_images=ONE,
     fewest_patients=ONE,
-    score_digits=15,
+    score_digits=17,
     largest_move=1e30,
     initial_model=True,
 )

@@ -149,6 +149,19 @@ def check(
         raise typer.Exit(2)
 
 
+@deploy_app.command("audit")
+def audit(folder: Kit = HERE) -> None:
+    """Check the chain of a party's audit log, audit.jsonl: an entry that was changed or taken out breaks it.
+
+    In a party's folder:  harmofl deploy audit
+    """
+    from harmofl.deployment.audit import audit_log, verify
+
+    found = verify(audit_log(folder))
+    print(f"{found.entries} entries from {found.first} to {found.last}, {found.refused} refused: the chain holds")
+    print(f"Its head, to be noted elsewhere: {found.head}")
+
+
 @deploy_app.command("approve")
 def approve(
     digest: Annotated[str | None, typer.Argument(help="Which of those that wait; none: only show them.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -11,9 +12,11 @@ from typing import Any
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
+from harmofl.deployment.audit import AuditedTransport, audit_log, write_entry
 from harmofl.deployment.descriptions import combine_descriptions, in_words, is_description, outvote
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.run_settings import digest_of
 from harmofl.errors import RunError, UsageError
 from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
 from harmofl.federation.messages import Reply, Request, settings_to_send
@@ -111,7 +114,9 @@ def coordinate(
     options.check()
     wanted, _ = options.resolve(synthetic=False)
     RunFolder(out).check_start(resume)  # or an error, before anyone waits
-    with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
+    with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as reached:
+        write_entry(audit_log(kit.folder), who=getpass.getuser(), asked="deploy run", outcome=f"started: {out}")
+        transport = AuditedTransport(reached, audit_log(kit.folder), lambda request: digest_of(request.settings))
         names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
         facts = DataFacts.read(RunFolder(out).data) if resume else ask_for_facts(options, wanted, transport, names)
         settings, method = options.resolve(facts.synthetic)

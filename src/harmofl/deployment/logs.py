@@ -5,11 +5,44 @@ A log may be read by people who may not see patients' files: it names the kind o
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from types import TracebackType
 
 LINE = "%(asctime)s %(message)s"
+
+CAUSES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EIO: "the disk is broken",
+    errno.EACCES: "a file or folder may not be used by this account",
+    errno.EROFS: "the disk is read-only",
+    errno.EMFILE: "too many files are open",
+}
+CLOCK = "this machine's clock may be wrong (or the certificate must be renewed): `harmofl deploy check` says which"
+
+
+def name_cause(error: BaseException | None) -> str:
+    """What is wrong with this machine, in a few words that name no file; the kind of error otherwise.
+
+    >>> name_cause(OSError(28, "No space left on device", "/srv/images/patient-7.png"))
+    'the disk is full'
+    """
+    first = error
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in CAUSES:
+            return CAUSES[error.errno]
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return "out of memory"
+        error = error.__cause__ or error.__context__
+    return type(first).__name__
+
+
+def hint_at_clock(words: str) -> str:
+    """The words of an engine, with what they mean where a certificate's dates are the problem."""
+    dated = any(part in words.lower() for part in ("not yet valid", "has expired", "certificate_expired", "timestamp"))
+    return f"{words}; {CLOCK}" if dated else words
 
 
 class OneLine(logging.Formatter):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from typing import Any
 
 from harmofl import registry
 from harmofl.deployment.approvals import Approvals
+from harmofl.deployment.audit import audit_log, write_entry
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.logs import name_cause
 from harmofl.deployment.own_images import OwnImages, describe_images
 from harmofl.deployment.own_survey import answer_survey
 from harmofl.deployment.policy import (
@@ -27,7 +30,7 @@ from harmofl.deployment.policy import (
     remember,
 )
 from harmofl.deployment.run_protocol import RunProtocol, rounded, weights_of
-from harmofl.deployment.run_settings import run_digest
+from harmofl.deployment.run_settings import digest_of, run_digest
 from harmofl.devices import threads
 from harmofl.errors import UsageError
 from harmofl.federation.checks import mismatch, to_plain_text
@@ -68,28 +71,51 @@ class Participant:
         self._client: Client | None = None
 
     def answer(self, data: bytes) -> bytes:
-        """Turn an encoded request into an encoded reply; whatever happens, there is one."""
-        return encode(self._reply(data))
+        """Turn an encoded request into an encoded reply; whatever happens, there is one, and an entry in the log."""
+        request, reply, outcome = self._reply(data)
+        encoded = encode(reply)
+        try:
+            self._audit(request, outcome, len(data), len(encoded))
+        except OSError as error:  # what is not written down does not leave
+            reason = f"its audit log cannot be written; {self._report(error)}"
+            return encode(Reply(self.kit.name, error=reason))
+        return encoded
 
-    def _reply(self, data: bytes) -> Reply:
+    def _reply(self, data: bytes) -> tuple[Request | None, Reply, str]:
+        request = None
         try:
             request = self._decode(data)
             reply = self._answer_request(request)
         except RefusalError as error:
             reason = to_plain_text(str(error))
             logger.warning("%s: a request was refused: %s", self.kit.name, reason)
-            return Reply(self.kit.name, error=reason)
+            return request, Reply(self.kit.name, error=reason), f"refused: {reason}"
         except Exception as error:
-            return Reply(self.kit.name, error=self._report(error))
+            told = self._report(error)
+            return request, Reply(self.kit.name, error=told), f"failed: {told}"
         outcome = reply.error or "done"
         logger.info(
             "%s: run %s, round %d, %s: %s", self.kit.name, request.run[:8], request.round, request.kind, outcome
         )
-        return reply
+        return request, reply, f"failed: {reply.error}" if reply.error else "done"
+
+    def _audit(self, request: Request | None, outcome: str, received: int, sent: int) -> None:
+        about: dict[str, Any] = {}
+        if request is not None:
+            settings = digest_of(request.settings)
+            about = {"run": request.run, "settings": settings, "asked": request.kind, "round": request.round}
+        write_entry(
+            audit_log(self.kit.folder),
+            who=self.kit.federation.server,
+            **about,
+            outcome=outcome,
+            received=received,
+            sent=sent,
+        )
 
     def _report(self, error: Exception) -> str:
-        """Log an error in full at this site; return what the server may know of it."""
-        logger.error("%s: a request was not answered", self.kit.name, exc_info=error)
+        """Log an error in full at this site, its cause first; return what the server may know of it."""
+        logger.error("%s: a request was not answered: %s", self.kit.name, name_cause(error), exc_info=error)
         return summarize_error(error)
 
     def _decode(self, data: bytes) -> Request:

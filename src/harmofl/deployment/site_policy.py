@@ -47,7 +47,7 @@ class Policy(Rules):
     fewest_patients: Fewest = Field(
         Fewest(train=5, val=2, test=2), description="(or volumes) that these images come from"
     )
-    score_digits: Annotated[int, Field(ge=1, le=15)] = Field(
+    score_digits: Annotated[int, Field(ge=1, le=17)] = Field(
         3, description="scores leave rounded to so many decimals, losses to so many digits"
     )
     largest_move: Annotated[float, Field(gt=0)] = Field(

@@ -10,11 +10,14 @@ import hashlib
 import hmac
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Note = Callable[[str, str], None]
+REFUSED = (401, 403, 413)
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
@@ -38,20 +41,39 @@ def operator_key(secret: bytes) -> str:
 class Guard:
     """Forwards what is allowed to an application, and answers the rest itself."""
 
-    def __init__(self, application: Application, secret: bytes) -> None:
+    def __init__(self, application: Application, secret: bytes, note: Note = lambda who, reason: None) -> None:
+        """`note`: writes down who was refused, and why."""
         self._application = application
         self._key = operator_key(secret).encode()
+        self._note = note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request as an ASGI application."""
         refusal = self._refusal(scope)
         if refusal is None:
-            await self._application(scope, receive, send)
-        elif scope["type"] == "http":
+            await self._application(scope, receive, self._watch(scope, send))
+            return
+        self._note_refusal(scope, refusal)
+        if scope["type"] == "http":
             await send({"type": "http.response.start", "status": refusal, "headers": [(b"content-length", b"0")]})
             await send({"type": "http.response.body", "body": b""})
         else:
             await send({"type": "websocket.close", "code": 1008})
+
+    def _watch(self, scope: Scope, send: Send) -> Send:
+        """The same `send`, which notes when the application behind refuses somebody: a failed login."""
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start" and message["status"] in REFUSED:
+                self._note_refusal(scope, message["status"])
+            await send(message)
+
+        return watched
+
+    def _note_refusal(self, scope: Scope, status: int) -> None:
+        who = (scope.get("client") or ["unknown"])[0]
+        with suppress(OSError):  # a full disk is no reason to let somebody in
+            self._note(str(who), f"{status} at the door")
 
     def _refusal(self, scope: Scope) -> int | None:
         if scope["type"] == "lifespan":

@@ -12,6 +12,7 @@ import httpx
 from harmofl.deployment.flower.children import Child, free_port, prepare_process
 from harmofl.deployment.flower.runtime.inbox import Answer, Inbox
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.logs import CLOCK, hint_at_clock, name_cause
 from harmofl.deployment.processes import keep_running, stoppable
 from harmofl.files import PRIVATE, write_whole
 
@@ -81,9 +82,9 @@ class Node:
         try:
             child = self._start_child()
             child.process.wait()
-            reason = child.last_words()
+            reason = hint_at_clock(child.last_words())
         except OSError as error:  # no memory, no space: it may pass
-            reason = str(error)
+            reason = name_cause(error)
         finally:
             self._inbox = None
         return f"{self._kit.name}: not connected: {reason}"
@@ -113,3 +114,5 @@ class Node:
             logger.info("%s: connected", self._kit.name)
         elif "Connection attempt failed" in line:
             logger.warning("%s: the server cannot be reached; trying again", self._kit.name)
+        elif hint_at_clock(line) != line:
+            logger.warning("%s: %s", self._kit.name, CLOCK)

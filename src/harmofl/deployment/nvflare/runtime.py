@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -167,11 +168,16 @@ class Presence:
 
 
 def guard_server(
-    cell: Cell, clients: Callable[[], set[str]], hear: Callable[[str], None], may_send: Callable[[str, int], bool]
+    cell: Cell,
+    clients: Callable[[], set[str]],
+    hear: Callable[[str], None],
+    may_send: Callable[[str, int], bool],
+    note: Callable[[str, str], None] = lambda who, reason: None,
 ) -> None:
     """Let the federation's sites register and answer: no admin command, no job, no message to another site.
 
-    `may_send`: whether a site may send so many bytes more in answer to what it was asked.
+    `may_send`: whether a site may send so many bytes more in answer to what it was asked. `note`: writes down who was
+    refused.
     """
 
     def refusal(message: Message) -> str:
@@ -187,7 +193,7 @@ def guard_server(
             return f"{sender} sends more than it was asked for"
         return refusal_reason(message, TO_SERVER, REPLIES)
 
-    guard(cell, refusal)
+    guard(cell, refusal, note)
 
 
 def guard_site(cell: Cell) -> None:
@@ -233,7 +239,9 @@ def stream_refusal(message: Message, stream: tuple[str, str]) -> str:
     return "" if encoding in (Encoding.BYTES, Encoding.NONE) else f"{encoding!r:.80} is not an encoding of bytes"
 
 
-def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
+def guard(
+    cell: Cell, refusal: Callable[[Message], str], note: Callable[[str, str], None] = lambda who, reason: None
+) -> None:
     """Check every message that arrives, including those to be passed on, before FLARE does anything with it."""
 
     warnings = RareWarnings()
@@ -246,6 +254,8 @@ def guard(cell: Cell, refusal: Callable[[Message], str]) -> None:
         if not reason:
             return None
         warnings.warn("a message was refused: %s", reason)
+        with suppress(OSError):  # a full disk is no reason to let it in
+            note(str(message.get_prop(MessagePropKey.COMMON_NAME)), reason)
         return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
 
     cell.core_cell.add_incoming_filter(channel="*", topic="*", cb=look)

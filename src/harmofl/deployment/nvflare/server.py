@@ -18,6 +18,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 
 from harmofl.deployment.allowances import Allowances
+from harmofl.deployment.audit import Refusals, audit_log
 from harmofl.deployment.engine import NOT_CONNECTED
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.nvflare import runtime
@@ -51,7 +52,8 @@ class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             self._presence = runtime.Presence(engine.get_cell(), self._members.log)
             may_send = self._allowances.spend
-            runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear, may_send)
+            note = Refusals(audit_log(self._folder)).note
+            runtime.guard_server(engine.get_cell(), self._members.clients, self._presence.hear, may_send, note)
             runtime.close_inner_port(engine.get_cell())
         elif event_type == EventType.SYSTEM_START:
             sites = ConnectedSites(engine, self._members.names, self._presence, self._allowances)

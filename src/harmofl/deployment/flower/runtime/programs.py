@@ -18,7 +18,8 @@ from fastapi import HTTPException
 from flwr.supercore.run import RunNotRunningException
 
 from harmofl.deployment.allowances import Allowances, read_limit
-from harmofl.deployment.flower.guard import LIMIT, Guard
+from harmofl.deployment.audit import Refusals, audit_log
+from harmofl.deployment.flower.guard import LIMIT, Guard, Note
 from harmofl.deployment.processes import end_with_parent
 
 HEARTBEAT = 10
@@ -34,17 +35,17 @@ def flower_module(name: str) -> Any:
     return import_module(f"flwr.{name}")
 
 
-def run_superlink(secret: bytes, limit: Path) -> None:
+def run_superlink(secret: bytes, limit: Path, note: Note = lambda who, reason: None) -> None:
     """Run a SuperLink behind our guard, where a site speaks only for itself and only to the server.
 
-    `limit`: the file that says how large a reply may be.
+    `limit`: the file that says how large a reply may be. `note`: writes down who was refused.
     """
     command = flower_module("superlink.cli.flower_superlink")
     fleet_handlers = flower_module("superlink.servicer.fleet.fleet_handlers")
     serve, push, replies = command.uvicorn.run, fleet_handlers.push_messages, Replies(limit)
 
     def guarded(app: Any, **options: Any) -> None:
-        serve(app=Guard(app, secret), **options | {"access_log": False, "timeout_graceful_shutdown": 2})
+        serve(app=Guard(app, secret, note), **options | {"access_log": False, "timeout_graceful_shutdown": 2})
 
     def push_own(request: Any, state: Any) -> Any:
         for message in request.messages_list:
@@ -128,6 +129,7 @@ if __name__ == "__main__":
     end_with_parent()
     if sys.argv.pop(1) == "superlink":
         secret_file = Path(sys.argv.pop(1))
-        run_superlink(secret_file.read_bytes(), secret_file.with_name(LIMIT))
+        refusals = Refusals(audit_log(secret_file.parents[1]))
+        run_superlink(secret_file.read_bytes(), secret_file.with_name(LIMIT), refusals.note)
     else:
         run_supernode()
