@@ -97,6 +97,8 @@ def test_only_reading_is_possible_and_only_what_belongs_to_the_folder(running: P
 def test_a_run_that_is_over_says_how_it_ended_and_shows_its_pictures(tmp_path: Path) -> None:
     early = {"round": 6, "without_improvement": 3}
     done = write_run(tmp_path / "done", "fedavg", SCORES, stopped_early=early)
+    with serving(LiveServer(done)) as url:
+        assert f"harmofl pictures {done} --out {done}/pictures" in text_of(get(url))
     (done / "pictures").mkdir()
     (done / "pictures" / "masks.png").write_bytes(b"a picture")
     figures = {"figures": [{"name": "masks", "caption": "What was found."}]}
@@ -106,6 +108,7 @@ def test_a_run_that_is_over_says_how_it_ended_and_shows_its_pictures(tmp_path: P
         assert "Finished: 80.00 % mean test accuracy over 3 sites, with the model of round 5." in text_of(page)
         assert "had not improved for 3 rounds." in text_of(page)
         assert "What was found." in text_of(page)
+        assert "harmofl pictures" not in page
         assert get(url + "picture?run=&number=0") == "a picture"
 
     stopped = write_run(tmp_path / "my runs" / "stopped", "fedavg", SCORES)

@@ -76,7 +76,9 @@ def test_what_is_half_written_or_missing_is_left_out(tmp_path: Path) -> None:
     assert [record["site"] for record in status.left_out] == ["B"]
     assert status.validation[2].keys() == {"A"}
     (folder / "config.toml").write_text("not toml [")
-    assert read_status(folder).task == ""
+    (folder / "summary.json").write_text('{"task": "histology", "test": {}}')
+    status = read_status(folder)
+    assert (status.task, status.state) == ("", "stopped")
 
 
 def test_a_lock_is_seen_and_looking_at_it_does_not_keep_others_out(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from harmofl.errors import UsageError
 from harmofl.events import Watch, Watchers
 
 if TYPE_CHECKING:
-    from harmofl.displays.mlflow import MlflowLog
+    from harmofl.runs.mlflow_log import MlflowLog
 
 
 class Logger(StrEnum):
@@ -65,8 +65,8 @@ def _report(out: Path) -> list[Path]:
 @contextmanager
 def open_loggers(names: Sequence[Logger], out: Path, where: str | None) -> Iterator[Loggers]:
     """The loggers that the user asked for, until the run ends."""
-    from harmofl.displays.mlflow import log_to_mlflow
     from harmofl.displays.tensorboard import log_to_tensorboard
+    from harmofl.runs.mlflow_log import log_to_mlflow
 
     if where and Logger.mlflow not in names:
         raise UsageError(f"--log-to {where}: only for --log mlflow")

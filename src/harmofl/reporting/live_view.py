@@ -62,6 +62,7 @@ def view(status: RunStatus) -> dict[str, Any]:
         "state": status.state,
         "sentence": sentence(status),
         "command": resume_command(status),
+        "pictures_command": pictures_command(status),
         "part_done": 100 * status.done_rounds / max(1, status.planned_rounds),
         "numbers": numbers(status),
         "charts": [chart for chart in (score_chart(status), loss_chart(status)) if chart.svg],
@@ -99,7 +100,8 @@ def _finished(status: RunStatus) -> str:
     best, early = summary.get("best_round"), summary.get("stopped_early")
     chosen = f"the model of round {best}" if best else "each site's own best round"
     ending = f" Training {describe_early_stop(**early)}." if early else ""
-    return f"Finished: {reached} over {len(summary['test']) - 2} sites, with {chosen}.{ending}"
+    sites = len(summary["test"].keys() - {"average", "std"})
+    return f"Finished: {reached} over {sites} sites, with {chosen}.{ending}"
 
 
 def _running(status: RunStatus) -> str:
@@ -119,6 +121,13 @@ def resume_command(status: RunStatus) -> str:
         return ""
     command = ["deploy", "run"] if status.config.get("data", {}).get("folder") == AT_THE_SITES else ["train"]
     return shlex.join(["harmofl", *command, "--out", str(status.folder), "--resume"])
+
+
+def pictures_command(status: RunStatus) -> str:
+    """What draws a finished run's predictions, where its images are on this machine."""
+    if status.state != "finished" or status.config.get("data", {}).get("folder") == AT_THE_SITES:
+        return ""
+    return shlex.join(["harmofl", "pictures", str(status.folder), "--out", str(status.folder / "pictures")])
 
 
 def numbers(status: RunStatus) -> list[Number]:

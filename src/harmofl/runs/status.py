@@ -86,9 +86,9 @@ class RunStatus:
     @cached_property
     def score(self) -> Score:
         """What the scores are; without a name or unit where only a plugin knows."""
-        if self.summary:
+        if self.summary and "score" in self.summary:
             return score_in(self.summary)
-        name = self.config.get("training", {}).get("score")
+        name = (self.summary or {}).get("metric_name") or self.config.get("training", {}).get("score")
         if not name and self.task in registry.tasks:
             name = registry.tasks.find(self.task).main_score
         return registry.scores.find(name) if name and name in registry.scores else Score(name or "score", unit="")
@@ -159,7 +159,7 @@ def read_status(folder: Path) -> RunStatus:
     """Look at a run's folder; what is missing or half written is left out, as the run may be writing it."""
     files = RunFolder(folder)
     config = _read_config(files.config)
-    summary = _read_json(files.summary)
+    summary = _read_summary(files.summary)
     running = is_claimed(files.lock)
     problem = files.failure.read_text(encoding="utf-8").strip() if files.failure.exists() else ""
     state: State = "finished" if summary else "running" if running else "failed" if problem else "stopped"
@@ -188,6 +188,12 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _read_summary(path: Path) -> dict[str, Any] | None:
+    summary = _read_json(path)
+    test = (summary or {}).get("test")
+    return summary if isinstance(test, dict) and "average" in test else None
 
 
 def _read_records(path: Path) -> list[Record]:

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from harmofl.cli import app
-from harmofl.displays.mlflow import MlflowLog, log_to_mlflow
 from harmofl.errors import UsageError
 from harmofl.events import RoundFinished, RunStarted, SiteScored
+from harmofl.runs.mlflow_log import MlflowLog, log_to_mlflow
 from runs import arguments, records
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow, about itself

@@ -7,8 +7,7 @@ import logging
 import os
 import re
 import time
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,8 @@ from harmofl.errors import UsageError
 from harmofl.events import Event, RoundFinished, RunStarted
 from harmofl.extras import require
 from harmofl.files import write_whole
+from harmofl.runs.folder import RunFolder
+from harmofl.settings import flatten, read_toml
 
 logger = logging.getLogger(__name__)
 
@@ -138,8 +139,8 @@ class MlflowLog:
     def _log_settings(self) -> None:
         from mlflow.entities import Param
 
-        tree = tomllib.loads((self.out / "config.toml").read_text(encoding="utf-8"))
-        params = [Param(name, str(value)[:LONGEST_VALUE]) for name, value in _flat(tree).items()]
+        values = flatten(read_toml(RunFolder(self.out).config))
+        params = [Param(name, str(value)[:LONGEST_VALUE]) for name, value in values.items()]
         self._client().log_batch(self._run, params=params)
 
     def _send(self) -> None:
@@ -174,13 +175,6 @@ class MlflowLog:
 def _allowed(name: str) -> str:
     """A name with the characters that MLflow allows."""
     return re.sub(r"[^/\w.\- ]", "_", name)
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in tree.items():
-        values |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return values
 
 
 def _first_line(error: Exception) -> str:
