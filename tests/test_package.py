@@ -117,3 +117,15 @@ def test_the_versions_of_python_that_are_declared_are_tried() -> None:
 def test_the_makefile_knows(target: str) -> None:
     result = subprocess.run(["make", "-n", target, "VENV=/nowhere"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "containers").glob("*.Dockerfile")), ids=lambda path: path.stem)
+def test_containers_copy_only_what_is_there_and_run_without_root(path: Path) -> None:
+    text = path.read_text()
+    copied = [name for line in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE) for name in line.split()]
+    allowed = (ROOT / ".dockerignore").read_text().split()
+    assert copied
+    assert all((ROOT / name).exists() and f"!{name}" in allowed for name in copied)
+    assert text.index("USER harmofl") < text.index("ENTRYPOINT")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {name for _, name in re.findall(r"^ARG (EXTRAS|ENGINE)=(\S+)$", text, re.MULTILINE)} <= set(extras)
