@@ -128,14 +128,14 @@ def brought_by(extra: str) -> set[str]:
             for inner in requirement.removeprefix("harmofl[").removesuffix("]").split(","):
                 names |= brought_by(inner)
         else:
-            names.add(requirement.partition(">")[0].partition("=")[0])
+            names.add(requirement.partition(">")[0].partition("=")[0].lower())
     return names
 
 
 def test_every_extra_that_is_named_brings_its_packages() -> None:
     distributions = packages_distributions()
     for extra, packages in extras.PACKAGES.items():
-        assert {distributions[package][0] for package in packages} <= brought_by(extra), extra
+        assert {distributions[package][0].lower() for package in packages} <= brought_by(extra), extra
     assert set(extras.PACKAGES) <= set(PROJECT["optional-dependencies"])
 
 
