@@ -1,12 +1,15 @@
 import tomllib
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 import harmofl
 from folders import segmentation_folder
+from harmofl.analysis.comparison import Comparison
+from harmofl.analysis.plan import make_plan
+from harmofl.analysis.survey import Survey
 from harmofl.cli import app
+from harmofl.reporting.plan_files import to_toml
 from harmofl.settings import resolve
 
 
@@ -39,10 +42,10 @@ def test_the_command_plans_images_of_a_folder_and_names_it(tmp_path: Path) -> No
     assert settings.data.size == 48
 
 
-@pytest.mark.parametrize("name", ['a "quoted" name', "ü\\n"])
-def test_names_of_sites_are_written_as_toml(tmp_path: Path, name: str) -> None:
-    from harmofl.reporting.plan_files import to_toml
-
-    plan = harmofl.plan("prostate", preset="smoke", settings={"data.sites": ["HK", "UCL"]})
-    text = to_toml(plan.with_choices({"data.sites": [name]}))
-    assert tomllib.loads(text)["data"]["sites"] == [name]
+def test_whatever_is_chosen_is_written_as_toml() -> None:
+    survey = Survey(images=20, patients=20, size=[64.0, 64.0])
+    settings, _ = resolve("nuclei", "fedavg", "smoke")
+    plan = make_plan(settings, Comparison("nuclei", "segmentation", "images", {"A": survey, "B": survey}))
+    choices = {"data.sites": ['a "quoted" name', "ü\\n"], "data.intensity": [-160.0, 240.0], "data.resize": True}
+    written = tomllib.loads(to_toml(plan.with_choices(choices)))["data"]
+    assert {f"data.{name}": value for name, value in written.items() if name != "size"} == choices

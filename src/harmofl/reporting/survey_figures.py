@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SIZE = (7.2, 4.2)
 LONGEST_NAME = 24
 MOST_IN_LEGEND = 12
+LETTERS_IN_ROW = 90
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -29,11 +30,13 @@ def _figure() -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _name_lines(axes: Axes, count: int) -> None:
-    if count <= MOST_IN_LEGEND:
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        figure.legend(fontsize=9, ncols=min(count, 6), loc="outside lower center")
+def _name_lines(axes: Axes) -> None:
+    """Name the lines below the figure, as many in a row as their names have room for."""
+    handles, names = axes.get_legend_handles_labels()
+    figure = axes.get_figure(root=True)
+    if figure is not None and len(names) <= MOST_IN_LEGEND:
+        columns = max(1, min(len(names), LETTERS_IN_ROW // (max(map(len, names), default=0) + 6)))
+        figure.legend(handles, names, fontsize=9, ncols=columns, loc="outside lower center")
 
 
 @styled
@@ -47,7 +50,7 @@ def histograms(comparison: Comparison) -> Figure:
         axes.plot(places, 100 * np.array(shares), label=shorten(site, LONGEST_NAME), **style)
     axes.set(xlabel="intensity, as the network sees it", ylabel="% of pixels", xlim=(0, 1), title="Intensities")
     axes.set_ylim(bottom=0)
-    _name_lines(axes, len(shown))
+    _name_lines(axes)
     return figure
 
 
@@ -66,7 +69,7 @@ def spectra(comparison: Comparison) -> Figure:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="minor", labelsize=8.5)
-    _name_lines(axes, len(shown))
+    _name_lines(axes)
     return figure
 
 
@@ -84,5 +87,5 @@ def probes(sites: Sequence[str], before: Probe, after: Probe) -> Figure:
     axes.set(
         xlim=(0, 100), xlabel="% of images whose hospital is guessed right", title="How well images tell hospitals"
     )
-    _name_lines(axes, 3)
+    _name_lines(axes)
     return figure
