@@ -21,18 +21,18 @@ def train(out: Path, method: str, statistics: str, trained: Path | None = None, 
     return [{name: value for name, value in record.items() if name != "seconds"} for record in records(out)]
 
 
-@pytest.mark.parametrize("method", ["fedbn", "scaffold"])
+@pytest.mark.parametrize(("method", "optimizer"), [("fedbn", "sgd"), ("scaffold", "adam")])
 def test_a_run_that_trains_the_same_takes_what_another_gave_and_has_the_same_scores_to_the_bit(
-    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, method: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = train(tmp_path / "alone", method, "site")
-    first = train(tmp_path / "first", method, "method", tmp_path / "trained")
+    alone = train(tmp_path / "alone", method, "site", training__optimizer=optimizer)
+    first = train(tmp_path / "first", method, "method", tmp_path / "trained", training__optimizer=optimizer)
 
     def refuse(*_: object) -> None:
         raise AssertionError("it trains again")
 
     monkeypatch.setattr(Client, "_train_from", refuse)
-    second = train(tmp_path / "second", method, "site", tmp_path / "trained")
+    second = train(tmp_path / "second", method, "site", tmp_path / "trained", training__optimizer=optimizer)
     assert second == alone
     assert second != first  # the same training, other scores
     scores = [json.loads((tmp_path / name / "summary.json").read_text())["test"] for name in ("alone", "second")]

@@ -141,15 +141,23 @@ class Client:
         with self._in_use(memories):
             scores = self._scores() if request.score else {}
         try:
-            trained = self.trained.find(request, kept) if self.trained else None
-            if trained is None:
-                trained = self._train_from(request, select_prefix("optimizer", kept), memories)
-                if self.trained:
-                    self.trained.keep(request, kept, trained)
+            trained = self._train_once(request, kept, memories)
             self._keep(request, trained.kept)
         except Exception as error:  # the scores of the model that was received still count
             return replace(self._report(error), metrics=scores)
         return replace(trained.reply, metrics={**trained.reply.metrics, **scores})
+
+    def _train_once(self, request: Request, kept: State, memories: Mapping[str, Memory]) -> Trained:
+        """Train, unless another run has done the very same before."""
+        optimizer_state = select_prefix("optimizer", kept)
+        if self.trained is None:
+            return self._train_from(request, optimizer_state, memories)
+        start = self.trained.start_of(request, kept)
+        trained = self.trained.find(request.round, start)
+        if trained is None:
+            trained = self._train_from(request, optimizer_state, memories)
+            self.trained.keep(request.round, start, trained)
+        return trained
 
     def _train_from(self, request: Request, optimizer_state: State, memories: Mapping[str, Memory]) -> Trained:
         optimizer = build_optimizer(self.model.network, self.settings.training, request.round)

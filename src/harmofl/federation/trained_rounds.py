@@ -56,32 +56,32 @@ class TrainedRounds:
         code = [__version__, torch.__version__, plugins, "" if is_passive(method.adapt) else repr(method.adapt)]
         self._same = digest(training_key(settings), facts.to_json() if facts else None, code)
 
-    def find(self, request: Request, kept: State) -> Trained | None:
-        """What this round gave before, if it started from the same model and the same that the site keeps."""
-        if request.round not in self._store.versions():
+    def find(self, number: int, start: str) -> Trained | None:
+        """What a round gave before, if it had the same start."""
+        if number not in self._store.versions():
             return None
         try:
-            tensors, notes = self._store.load(request.round)
+            tensors, notes = self._store.load(number)
         except CorruptVersionError as error:
             logger.warning("training again: %s", error)
             return None
-        if notes["start"] != self._start(request, kept):
+        if notes["start"] != start:
             return None
         reply = Reply(self._site, select_prefix("state", tensors), select_prefix("sent", tensors), **notes["reply"])
         return Trained(reply, select_prefix("kept", tensors))
 
-    def keep(self, request: Request, kept_before: State, trained: Trained) -> None:
+    def keep(self, number: int, start: str, trained: Trained) -> None:
         """Keep what a round gave."""
         reply = trained.reply
         plain = {"num_examples": reply.num_examples, "num_steps": reply.num_steps, "metrics": dict(reply.metrics)}
         tensors = add_prefix("state", reply.state) | add_prefix("sent", reply.sent) | add_prefix("kept", trained.kept)
         try:
-            self._store.save(request.round, tensors, {"start": self._start(request, kept_before), "reply": plain})
+            self._store.save(number, tensors, {"start": start, "reply": plain})
         except OSError as error:  # nothing is lost but time
-            logger.warning("what round %d gave cannot be kept for another run: %s", request.round, error)
+            logger.warning("what round %d gave cannot be kept for another run: %s", number, error)
 
-    def _start(self, request: Request, kept: State) -> str:
-        """A name for all that a round's outcome depends on."""
+    def start_of(self, request: Request, kept: State) -> str:
+        """A name for all that a round's outcome depends on; asked before training, which changes `kept` in place."""
         parts = (request.state, request.combined, kept)
         return digest(self._same, request.round, [hashlib.sha256(save(dict(part))).hexdigest() for part in parts])
 
