@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 import harmofl
+from folders import dicom_slice
+from harmofl.analysis.cases import Gallery
+from harmofl.data.formats import read_mask, read_scan
+from harmofl.runs.finished import read_run
 from volumes import SAGITTAL, SLICES_LAST, write_case, write_hospitals
 
 
@@ -88,6 +92,33 @@ def test_scores_of_whole_volumes_do_not_depend_on_how_they_are_stored(run: Path,
     scores = harmofl.evaluate(run, data=tmp_path / "data", split="all", settings=settings, progress=False)
     assert scores["A"]["metric"] == pytest.approx(scores["B"]["metric"], abs=1e-3)
     assert scores["A"]["hd95_mm"] == pytest.approx(scores["B"]["hd95_mm"], abs=1e-3)
+
+
+def test_a_dicom_series_gets_a_dicom_segmentation_on_its_own_slices(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("highdicom")
+    folder = tmp_path / "series"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    rows, columns, slices = (axis - size / 2 for axis, size in zip(np.ogrid[:36, :48, :10], (36, 48, 10), strict=True))
+    inside = (rows * 0.75 / 8) ** 2 + (columns * 0.5 / 8) ** 2 + (slices * 3 / 8) ** 2 <= 1
+    pixels = (100 + 300 * inside + random.normal(0, 30, inside.shape)).clip(0)
+    for number in range(10):
+        dicom_slice(pixels[..., number], 3.0 * number, "1.2.3").save_as(
+            folder / f"{9 - number}.dcm", enforce_file_format=True
+        )
+    (nifti,) = harmofl.predict(run, folder, out=tmp_path / "nifti", progress=False)
+    (segmentation,) = harmofl.predict(run, folder, out=tmp_path / "seg", dicom_seg=True, progress=False)
+    scan = read_scan(folder)
+    assert segmentation.output is not None
+    assert segmentation.output.suffix == ".dcm"
+    found = [read_mask(path, scan).labels for path in (nifti.output, segmentation.output)]
+    assert found[0].sum() > 50
+    assert np.array_equal(found[0], found[1])
+
+
+def test_pictures_are_not_drawn_of_volumes(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(harmofl.UsageError, match="works on images, not on volumes"):
+        Gallery([read_run(run)])
 
 
 def test_a_single_slice_is_refused(run: Path, tmp_path: Path) -> None:

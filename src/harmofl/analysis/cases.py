@@ -53,6 +53,7 @@ class Gallery(TaskImages):
         self.task = registry.tasks.find(runs[0].task)
         self.device = device
         self._watch = watch
+        self.task.picture_shape(runs[0].full_settings.data)  # refuses volumes
         self._source, self.settings = open_images(self.task, runs[0].full_settings, runs[0].facts, watch)
         self.sites = self.task.sites_of(self.settings.data)
         self.images: dict[str, ImageSet] = {site: self._source.parts(site)[2] for site in self.sites}
