@@ -16,6 +16,7 @@ from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.events import Event, RoundFinished
 from runs import SITES, differences, stop_after_round, tiny, train
+from volumes import write_hospitals
 
 THREE = SITES[:3]
 
@@ -50,6 +51,16 @@ def test_images_of_folders_at_the_sites_give_the_same_model(tmp_path: Path) -> N
     with looped(sites):
         wanted = RunOptions("segmentation", "harmofl", "smoke", given=settings)
         coordinate(server, wanted, tmp_path / "there", wait=1)
+    assert same_weights(tmp_path / "here", tmp_path / "there")
+
+
+def test_volumes_at_the_sites_give_the_same_model(tmp_path: Path) -> None:
+    data = write_hospitals(tmp_path / "scans", cases=5)
+    given = {"data.dimensions": 3, "data.spacing": [4.0, 3.0, 3.0], "training.rounds": 1, "federation.workers": 1}
+    harmofl.train("prostate", "fedavg", data=data, preset="smoke", settings=given, out=tmp_path / "here")
+    server, sites = make_kits(tmp_path, dict.fromkeys(["A", "B"], str(data)), ["prostate"])
+    with looped(sites):
+        coordinate(server, RunOptions("prostate", "fedavg", "smoke", given=given), tmp_path / "there", wait=1)
     assert same_weights(tmp_path / "here", tmp_path / "there")
 
 
