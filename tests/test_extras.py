@@ -150,3 +150,8 @@ def test_every_dependency_has_a_pin() -> None:
     direct = {name.partition(">")[0] for name in PROJECT["dependencies"]} | brought_by("dev")
     assert {name.lower() for name in direct} - pinned == set()
     assert lines == sorted(lines, key=str.lower)
+
+
+def test_every_extra_is_in_the_table_for_newcomers() -> None:
+    table = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    assert {extra for extra in PROJECT["optional-dependencies"] if f"`{extra}`" not in table} == {"docs", "dev"}
