@@ -254,7 +254,7 @@ def guard(
         if not reason:
             return None
         warnings.warn("a message was refused: %s", reason)
-        with suppress(OSError):  # a full disk is no reason to let it in
+        with suppress(Exception):  # a full disk, or a message without a sender, is no reason to let it in
             note(str(message.get_prop(MessagePropKey.COMMON_NAME)), reason)
         return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
 
