@@ -206,3 +206,15 @@ def test_a_person_at_the_hospital_approves_what_they_have_read(tmp_path: Path, i
     assert all(round(score["metric"], 3) == score["metric"] for score in scores if "metric" in score)
     assert summary["test"]
     assert "nothing waits" in CliRunner().invoke(app, ["deploy", "approve", "--kit", kit]).output
+
+
+def test_a_site_that_lost_what_it_kept_says_so(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32)
+    first = hospital.ask("train", 1, settings, counted=0)
+    assert not first.error
+    for path in hospital.kit.state(RUN).glob("round-*.safetensors"):
+        path.unlink()
+    assert (
+        "what it kept after round 1 is gone" in hospital.ask("train", 2, settings, dict(first.state), counted=1).error
+    )

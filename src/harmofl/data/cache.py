@@ -137,7 +137,7 @@ class Cache:
             own = {name: loaded[name] for name in ("sample", "slice", "tiles", "foreground")}
             values = index["values"]
             notes = [[Note(about, text) for about, text in of_sample] for of_sample in index["notes"]]
-        except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError, BadZipFile):
+        except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError, BadZipFile, RecursionError):
             shutil.rmtree(place, ignore_errors=True)  # not there, or damaged: made again
             return None
         except OSError as error:

@@ -60,7 +60,7 @@ def _read_kept(path: Path) -> dict[str, tuple[Any, str]]:
     try:
         noted = json.loads(path.read_text(encoding="utf-8"))
         return {name: (marks, content) for name, (marks, content) in noted.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from harmofl.documents import parse_json
 from harmofl.errors import UsageError
 from harmofl.files import wait_for_lock
 
@@ -64,7 +65,7 @@ def _parse(path: Path, content: bytes) -> tuple[list[Line], int]:
 def _is_whole(text: bytes) -> bool:
     """Whether a line is complete: an object that was torn anywhere is no valid JSON."""
     try:
-        json.loads(text)
+        parse_json(text)
     except ValueError:
         return False
     return True
@@ -72,7 +73,7 @@ def _is_whole(text: bytes) -> bool:
 
 def _parse_line(path: Path, number: int, text: bytes) -> Line:
     try:
-        line = json.loads(text)
+        line = parse_json(text)
     except ValueError as error:
         raise UsageError(f"{path}, line {number} is not valid JSON: {error}") from None
     if not isinstance(line, dict):

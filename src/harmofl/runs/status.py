@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harmofl import registry
+from harmofl.documents import LARGEST_TOML, parse_json, parse_toml, read_json, read_text
 from harmofl.errors import UsageError
 from harmofl.events import SERVER
 from harmofl.files import is_claimed
@@ -177,14 +176,14 @@ def read_status(folder: Path) -> RunStatus:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path, LARGEST_TOML))
     except (OSError, ValueError):
         return {}
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
@@ -204,7 +203,7 @@ def _read_records(path: Path) -> list[Record]:
     records = []
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:  # the line that is being written
             continue
         if isinstance(record, dict) and {"round", "site", "phase"} <= record.keys():
