@@ -1,4 +1,5 @@
 import copy
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from spectra import Band
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from harmofl import AmplitudeNormalization
+from harmofl import AmplitudeNormalization, UsageError
+from harmofl.settings import resolve
 
 
 def frozen_layer(shape: tuple[int, ...], band: Band) -> tuple[nn.Sequential, Tensor, Tensor]:
@@ -81,3 +83,27 @@ def test_a_layer_that_learned_from_patches_serves_a_whole_volume() -> None:
     layer(torch.full((1, 1, 4, 4, 4), 0.25))
     layer.freeze()
     assert layer(torch.rand(1, 1, 9, 7, 5)).mean().item() == pytest.approx(0.25, abs=1e-6)
+
+
+def test_a_method_has_its_radius_in_millimetres() -> None:
+    values = {"data.dimensions": 3, "method.spacing": [3, 1, 1], "method.band": 0.1, "data.patch": [8, 16, 16]}
+    settings, method = resolve("prostate", "harmofl", "smoke", overrides=values)
+    layer = method.harmonizer((1, 8, 16, 16))
+    assert isinstance(layer, AmplitudeNormalization)
+    assert layer.spacing == (3.0, 1.0, 1.0)
+    again, _ = resolve(file=tomllib.loads(settings.to_toml()))
+    assert again == settings
+    with pytest.raises(UsageError, match=r"method\.spacing = \[3\.0, 1\.0, 1\.0\]: must be 2 numbers"):
+        method.harmonizer((1, 16, 16))
+
+
+@pytest.mark.parametrize(
+    ("spacing", "band", "message"),
+    [
+        ([0, 1, 1], 0.1, r"method\.spacing = \[0, 1, 1\]: must be a number above 0 for each axis"),
+        ([2, 2, 2], 0.5, r"method\.band = 0\.5: must be .* up to 0\.44 \(cycles per unit of spacing\)"),
+    ],
+)
+def test_a_wrong_spacing_or_a_radius_beyond_it_is_refused(spacing: list[float], band: float, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve("prostate", "harmofl", "smoke", overrides={"method.spacing": spacing, "method.band": band})

@@ -21,6 +21,7 @@ def test_settings_are_the_fields_of_all_pieces() -> None:
         server_rule=AdaptiveMoments(beta1=0.1, beta2=0.2, tau=0.3),
     )
     assert method.settings == {
+        "spacing": None,
         "band": "full",
         "decay": 0.2,
         "schedule": "every-round",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from harmofl.errors import STRICT
-from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer, ImageShape, check_band
+from harmofl.errors import STRICT, UsageError
+from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer, ImageShape, check_band, largest_radius
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import LocalRound, Memory, Piece
 from harmofl.states import State, snapshot
@@ -104,14 +105,39 @@ class Identity(Harmonization):
 identity = Identity()
 
 
+def _check_spacing(value: Any) -> tuple[float, ...] | None:
+    """Return the distances of pixels along one to three axes, or say what they must be."""
+    if value is None:
+        return None
+    steps = value if isinstance(value, (list, tuple)) else ()
+    if len(steps) in (1, 2, 3) and all(type(step) in (int, float) and 0 < step < math.inf for step in steps):
+        return tuple(float(step) for step in steps)
+    raise ValueError("a number above 0 for each axis, such as [3, 0.6, 0.6]")
+
+
+def _check_band(value: Any, info: ValidationInfo) -> Band:
+    """Return a band whose radius fits the spacing, or say which there are."""
+    spacing = info.data.get("spacing")
+    return check_band(value) if spacing is None else check_band(value, largest_radius(spacing), "unit of spacing")
+
+
 @dataclass(frozen=True, config=STRICT)
 class NormalizeAmplitude(Harmonization):
-    """AmplitudeNormalization, with when it learns. Nothing is harmonized at band "none"."""
+    """AmplitudeNormalization, with when it learns. Nothing is harmonized at band "none".
 
-    band: Annotated[Band, BeforeValidator(check_band)] = "dc"
+    `spacing`: the distance of pixels along each axis, such as millimetres between a volume's slices, rows and columns;
+    a radius is then in cycles per that unit. It stands first as it says how large a radius may be.
+    """
+
+    spacing: Annotated[tuple[float, ...] | None, BeforeValidator(_check_spacing)] = None
+    band: Annotated[Band, BeforeValidator(_check_band)] = "dc"
     decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     schedule: Schedule = "before-training"
 
     def __call__(self, image_shape: ImageShape) -> Harmonizer:
         """Make the layer for images of one shape."""
-        return AmplitudeNormalization(image_shape, self.band, self.decay)
+        if self.spacing is not None and len(self.spacing) != len(image_shape) - 1:
+            raise UsageError(
+                f"method.spacing = {list(self.spacing)}: must be {len(image_shape) - 1} numbers, one for each axis"
+            )
+        return AmplitudeNormalization(image_shape, self.band, self.decay, self.spacing)
