@@ -34,7 +34,14 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
         ("moon", {"mu": 1.0, "temperature": 0.5}),
         (
             "harmofl",
-            {"band": "dc", "decay": 0.1, "schedule": "before-training", "radius": 0.05, "radius_relative": None},
+            {
+                "spacing": None,
+                "band": "dc",
+                "decay": 0.1,
+                "schedule": "before-training",
+                "radius": 0.05,
+                "radius_relative": None,
+            },
         ),
         ("fedavgm", {"server_momentum": 0.9}),
         ("feddyn", {"alpha": 0.01}),

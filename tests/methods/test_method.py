@@ -83,11 +83,11 @@ def test_what_a_method_shares_may_have_settings_too() -> None:
 
 
 def test_usual_settings_are_those_at_the_default_of_their_class() -> None:
-    assert harmofl.usual_settings == {"band", "decay", "schedule", "radius", "radius_relative"}
+    assert harmofl.usual_settings == {"spacing", "band", "decay", "schedule", "radius", "radius_relative"}
     changed = replace(harmofl, harmonizer=NormalizeAmplitude(band="full"), shares=FirstEntries())
-    assert changed.usual_settings == {"decay", "schedule", "radius", "radius_relative", "entries"}
+    assert changed.usual_settings == {"spacing", "decay", "schedule", "radius", "radius_relative", "entries"}
     absolute = replace(harmofl, step=PerturbedDescent(radius=0.1))
-    assert absolute.usual_settings == {"band", "decay", "schedule"}  # its alternative is not at its default
+    assert absolute.usual_settings == {"spacing", "band", "decay", "schedule"}  # its alternative is not at its default
 
     @dataclass(frozen=True)
     class Weighted:
@@ -137,7 +137,7 @@ def test_an_invalid_value_is_refused_with_its_name_and_what_is_allowed(
 
 def test_an_ablation_is_one_line() -> None:
     ablation = replace(harmofl, step=descend)
-    assert ablation.settings.keys() == {"band", "decay", "schedule"}
+    assert ablation.settings.keys() == {"spacing", "band", "decay", "schedule"}
 
 
 def test_the_key_is_the_name_in_lower_case_without_spaces() -> None:
