@@ -102,6 +102,17 @@ def test_a_server_that_plays_along_first_does_not_get_crafted_weights_scored(tmp
     assert not hospital.ask("train", 2, settings, dict(first.state), score=True).error
 
 
+def test_neither_a_later_round_nor_an_empty_request_lets_a_server_leap(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, training__rounds=100)
+    first = hospital.ask("train", 1, settings)
+    hospital.ask("train", 2, settings, {})
+    for number in (2, 100):
+        reply = hospital.ask("evaluate", number, settings, crafted(first.state, 0))
+        assert "the global model has moved by" in reply.error
+        assert not reply.metrics
+
+
 def test_only_as_many_models_are_scored_as_the_run_has_rounds(tmp_path: Path, images: Path) -> None:
     hospital = Hospital(tmp_path, images, Policy(approval="none"))
     settings = wanted(data__size=32, training__rounds=1)

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 LAST_MODELS = 2
 """Models that are scored after the last round: the last one, and the selected one."""
+MOST_MISSED = 4
+"""Rounds without a request that count: a server could say any number."""
 SAME = 1e-4
 """How far, as a part of its length, an initial model may be from the one of the seed: machines round differently."""
 
@@ -53,8 +55,9 @@ class RunProtocol:
         if request.kind == "measure":
             return
         self._read()
-        weights = {name: tensor for name, tensor in request.state.items() if name in self.initial}
-        self._check_move(weights, request.round)
+        before, since = self._last_weights()
+        weights = before | {name: tensor for name, tensor in request.state.items() if name in self.initial}
+        self._check_move(before, weights, request.round, since)
         if request.kind == "evaluate" or request.score:
             self._check_scored(request)
         self._notes["round"] = max(request.round, self._notes["round"])
@@ -70,8 +73,8 @@ class RunProtocol:
             raise RefusalError(f"{most} models of this run have been scored here, and its protocol calls for no more")
         scored.append(model)
 
-    def _check_move(self, weights: State, number: int) -> None:
-        before, since = self._last_weights()
+    def _check_move(self, before: State, weights: State, number: int, since: int | None) -> None:
+        """Refuse a leap since the round of the last request, or, without one, from the weights of the seed."""
         moved = distance(before, weights)
         if since is None and number == 1 and not self.policy.initial_model:
             if moved > SAME:
@@ -80,7 +83,7 @@ class RunProtocol:
                     "(initial_model in its site.toml)"
                 )
             return
-        missed = 1 if since is None else max(1, number - since)
+        missed = 1 if since is None else min(max(1, number - since), MOST_MISSED)
         if since is None and self.policy.initial_model:
             return
         if not moved <= (allowed := self.policy.largest_move * math.sqrt(missed)):
@@ -95,7 +98,7 @@ class RunProtocol:
         if not path.exists():
             return self.initial, None
         try:
-            return load_file(path), self._notes["round"]
+            return self.initial | load_file(path), self._notes["round"]
         except (OSError, SafetensorError) as error:
             raise RefusalError("what it remembers of the last model is damaged") from error
 
