@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harmofl.cli.entry import app
 from harmofl.deployment.audit import Refusals, audit_log, verify, write_entry
+from harmofl.deployment.checking import check_audit
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.flower.guard import Guard
 from harmofl.deployment.logs import hint_at_clock, name_cause
@@ -76,6 +77,8 @@ def test_a_changed_log_is_noticed(tmp_path: Path, how: str) -> None:
     path.write_text("\n".join(damage(path.read_text().splitlines(), how)) + "\n")
     with pytest.raises(UsageError, match=r"line [12]: the chain is broken here"):
         verify(path)
+    (finding,) = check_audit(tmp_path)
+    assert not finding.ok
 
 
 def test_a_line_that_was_cut_short_breaks_the_chain_and_later_ones_are_still_written(tmp_path: Path) -> None:

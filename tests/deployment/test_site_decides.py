@@ -14,6 +14,7 @@ from folders import segmentation_folder
 from harmofl import registry
 from harmofl.cli.entry import app
 from harmofl.deployment.approvals import Approvals
+from harmofl.deployment.checking import check_approvals
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.participant import Participant
@@ -205,7 +206,10 @@ def test_a_person_at_the_hospital_approves_what_they_have_read(tmp_path: Path, i
 
     with pytest.raises(RunError, match=r"waits for the hospital's approval \(every run does\)"):
         run()
+    (finding,) = check_approvals(sites[SITE])
+    assert finding.hint == "harmofl deploy approve"
     shown = CliRunner().invoke(app, ["deploy", "approve", "--kit", kit]).output
+    assert finding.what == f"waiting for approval: {shown.partition(':')[0]}"
     digest = shown.partition(":")[0]
     assert "FedAvg on segmentation: 1 rounds" in shown
     assert "images of patients that it would use: train" in shown

@@ -13,6 +13,7 @@ from typing import Any
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.run_settings import approved_values, digests, unusual
 from harmofl.documents import read_json
+from harmofl.errors import UsageError
 from harmofl.federation.client import RefusalError
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
@@ -80,8 +81,8 @@ class Approvals:
     def waiting(self) -> dict[str, Mapping[str, Any]]:
         """The settings that wait for approval, by digest."""
         files = sorted(self.folder.glob("*.asked.json"))
-        found = {path.name.partition(".")[0]: read_json(path) for path in files}
-        return {digest: content for digest, content in found.items() if not self.is_approved(digest)}
+        unread = {path.name.partition(".")[0]: path for path in files}
+        return {digest: _read_asked(path) for digest, path in unread.items() if not self.is_approved(digest)}
 
     def _ask(self, digest: str, settings: Settings) -> None:
         path = self.folder / f"{digest}.asked.json"
@@ -98,3 +99,13 @@ class Approvals:
         if len(started) >= most:
             raise RefusalError(f"{most} runs with these settings were approved, and as many were started ({digest})")
         write_whole(path, json.dumps([*started, run]) + "\n")
+
+
+def _read_asked(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+        if isinstance(content, dict):
+            return content
+    except (OSError, ValueError):
+        pass
+    raise UsageError(f"{path} is damaged: delete it, and the run will ask again")

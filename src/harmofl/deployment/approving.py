@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harmofl.deployment.approvals import Approvals
 from harmofl.deployment.coordinator import read_options
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages
 from harmofl.deployment.policy import apply_own_choices
 from harmofl.deployment.run_settings import describe_run, describe_unusual, digests
-from harmofl.errors import UsageError
+from harmofl.errors import UsageError, describe
 from harmofl.settings import Settings, resolve
 
 NOTHING = "nothing waits for approval here"
@@ -29,7 +31,10 @@ def find_settings(kit: SiteKit, digest: str) -> Settings:
     matching = [known for known in waiting if known.startswith(digest)]
     if len(matching) != 1:
         raise UsageError(f"{digest!r}: waiting for approval here: {', '.join(waiting) or 'nothing'}")
-    return Settings.model_validate(waiting[matching[0]])
+    try:
+        return Settings.model_validate(waiting[matching[0]])
+    except ValidationError as error:
+        raise UsageError(f"{matching[0]}: {describe(error)}; delete it, and the run will ask again") from None
 
 
 def describe_request(kit: SiteKit, settings: Settings) -> list[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from harmofl import registry
 from harmofl.data.check import Check
 from harmofl.data.check import check_images as look_at
+from harmofl.deployment.approvals import Approvals
+from harmofl.deployment.audit import audit_log, verify
 from harmofl.deployment.engine import Engine, Finding, find_engine
 from harmofl.deployment.kits import ServerKit, SiteKit, open_kit, read_part
 from harmofl.deployment.own_images import name_in_folder
@@ -65,6 +67,7 @@ def check_server(kit: ServerKit) -> Iterator[Finding]:
     yield from ask_engine(kit)
     yield check_space(kit.folder)
     yield check_writable(kit.folder, "this folder")
+    yield from check_audit(kit.folder)
 
 
 def check_site(kit: SiteKit) -> Iterator[Finding]:
@@ -75,6 +78,28 @@ def check_site(kit: SiteKit) -> Iterator[Finding]:
         yield check_writable(place, f"{name} = {getattr(kit.settings, name)!r} (site.toml)")
     for task in kit.settings.tasks:
         yield from check_images(kit, task)
+    yield from check_audit(kit.folder)
+    yield from check_approvals(kit)
+
+
+def check_audit(folder: Path) -> Iterator[Finding]:
+    """Whether the chain of the audit log holds, if there is a log yet."""
+    path = audit_log(folder)
+    if not path.exists():
+        return
+    try:
+        found = verify(path)
+    except UsageError as error:
+        yield Finding(False, str(error), "find out who changed it; move the file away to begin another")
+        return
+    yield Finding(True, f"audit log: {found.entries} entries, {found.refused} refused, and its chain holds")
+
+
+def check_approvals(kit: SiteKit) -> Iterator[Finding]:
+    """Whether runs wait for somebody's approval here."""
+    waiting = Approvals(kit).waiting()
+    if waiting:
+        yield Finding(True, f"waiting for approval: {', '.join(waiting)}", "harmofl deploy approve")
 
 
 def ask_engine(kit: ServerKit | SiteKit) -> Iterator[Finding]:
