@@ -81,7 +81,7 @@ def test_the_one_line_ablation_of_the_documentation_is_a_method() -> None:
     code = code_after((ROOT / "docs" / "methods.md").read_text(encoding="utf-8"), "Ablations are one line each")
     names: dict[str, object] = {}
     exec(compile(code, "methods.md", "exec"), names)
-    assert names["amplitude_only"].settings.keys() == {"band", "decay", "schedule"}  # type: ignore[attr-defined]
+    assert names["amplitude_only"].settings.keys() == {"spacing", "band", "decay", "schedule"}  # type: ignore[attr-defined]
 
 
 def test_the_experiment_of_the_documentation_can_be_read(tmp_path: Path) -> None:

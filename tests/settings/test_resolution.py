@@ -59,7 +59,14 @@ def test_a_file_lies_over_the_methods_defaults_and_overrides_over_the_file() -> 
 def test_the_methods_own_settings_are_layered_the_same_way() -> None:
     file = {"method": {"name": "harmofl", "decay": 0.2, "radius": 0.2}}
     settings, method = resolve("nuclei", preset="paper", file=file, overrides={"method.radius": 0.3})
-    expected = {"band": "full", "decay": 0.2, "schedule": "first-round", "radius": 0.3, "radius_relative": None}
+    expected = {
+        "spacing": None,
+        "band": "full",
+        "decay": 0.2,
+        "schedule": "first-round",
+        "radius": 0.3,
+        "radius_relative": None,
+    }
     assert settings.method == {"name": "harmofl"} | expected
     assert method.settings == expected
 
@@ -108,7 +115,7 @@ PAPER_RADIUS = {"radius": 0.05, "radius_relative": None}
 @pytest.mark.parametrize("task", PAPER_TASKS)
 def test_the_paper_preset_is_the_papers_text(task: str) -> None:
     settings = resolved(task, "harmofl", preset="paper")
-    expected = {"name": "harmofl", "band": "full", "decay": 0.1, "schedule": "first-round"}
+    expected = {"name": "harmofl", "spacing": None, "band": "full", "decay": 0.1, "schedule": "first-round"}
     assert settings.method == expected | PAPER_RADIUS
     assert settings.model.norm == "batch"
 
@@ -116,7 +123,7 @@ def test_the_paper_preset_is_the_papers_text(task: str) -> None:
 @pytest.mark.parametrize("task", PAPER_TASKS)
 def test_the_paper_code_preset_is_the_released_code(task: str) -> None:
     settings = resolved(task, "harmofl", preset="paper-code")
-    expected = {"name": "harmofl", "band": "dc", "decay": 0.0, "schedule": "first-round"}
+    expected = {"name": "harmofl", "spacing": None, "band": "dc", "decay": 0.0, "schedule": "first-round"}
     assert settings.method == expected | PAPER_RADIUS
     assert settings.model.norm == "batch-statistics"
     assert settings.data.split_by == "image"
@@ -136,7 +143,7 @@ def test_the_paper_code_preset_has_the_released_codes_training_of_prostate() -> 
 def test_other_presets_have_our_defaults(task: str, preset: str) -> None:
     settings = resolved(task, "harmofl", preset=preset)
     radius = {"radius": None, "radius_relative": 2.0e-4 if task == "histology" else 7.7e-4}
-    expected = {"name": "harmofl", "band": "dc", "decay": 0.1, "schedule": "before-training"}
+    expected = {"name": "harmofl", "spacing": None, "band": "dc", "decay": 0.1, "schedule": "before-training"}
     assert settings.method == expected | radius
     assert settings.model.norm == "batch"
     assert settings.federation.weights == "uniform"

@@ -84,7 +84,7 @@ class _KnownError(Exception):
 def standardize(images: Tensor) -> Tensor:
     """Images (N, C, …) with mean 0 and standard deviation 1 in each channel; what is almost flat stays so.
 
-    >>> standardize(torch.tensor([[[0.2, 0.4]]]))
+    >>> standardize(torch.tensor([[[0.25, 0.75]]]))
     tensor([[[-1.,  1.]]])
     """
     axes = tuple(range(2, images.ndim))
