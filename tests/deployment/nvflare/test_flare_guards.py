@@ -13,6 +13,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, Messa
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
+from harmofl.deployment.allowances import Allowances
 from harmofl.deployment.nvflare import runtime
 
 CLIENTS = {"A", "B"}
@@ -209,3 +210,21 @@ def test_the_pinned_flare_waits_as_long_as_we_say() -> None:
     from nvflare.fuel.f3.sfm import conn_manager
 
     assert "MAX_WAIT" in getsource(conn_manager.ConnManager.start_connector_task)
+
+
+def test_the_parts_of_an_answer_are_counted_and_the_refusal_is_noted() -> None:
+    cell, allowances, noted = Cell(), Allowances(), []  # type: ignore[var-annotated]
+    runtime.guard_server(
+        cell, lambda: CLIENTS, cell.heard.append, allowances.spend, lambda who, reason: noted.append((who, reason))
+    )
+
+    def part(size: int) -> Message:
+        made = message("sm__STREAM", "sm__DATA", "A", **stream("return_only", "harmofl:ask"))
+        made.payload = bytes(size)
+        return made
+
+    assert not cell.passes(part(1))  # it was not asked
+    allowances.grant("A", 100)
+    assert cell.passes(part(60))
+    assert not cell.passes(part(60))
+    assert noted == [("A", "A sends more than it was asked for")] * 2
