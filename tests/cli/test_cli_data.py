@@ -123,12 +123,12 @@ def test_classes_are_predicted_into_a_table_and_a_bad_file_is_exit_code_1(tmp_pa
     done = run(f"harmofl train --task classification --data {folder} --method harmofl --out run", tmp_path)
     assert done.returncode == 0, done.stderr
     (tmp_path / "broken.png").write_bytes(b"nothing")
-    for name in ("scan.bmp", "volume.mha"):
+    for name in ("scan.bmp", "volume.gipl"):
         (folder / "site-0" / name).write_bytes(b"not read")
     done = run(f"harmofl predict run/model {folder}/site-0 broken.png --out classes", tmp_path)
     assert done.returncode == 1
     assert "broken.png: " in done.stderr
-    assert f"{folder}/site-0: left out scan.bmp, volume.mha: not an image that can be read" in done.stderr
+    assert f"{folder}/site-0: left out scan.bmp, volume.gipl: not an image that can be read" in done.stderr
     assert "12 of 13 images predicted, 2 left out: classes" in done.stdout
     with (tmp_path / "classes" / "predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -628,7 +628,7 @@ def test_masks_beside_their_images_are_left_out_and_said_so(tmp_path: Path) -> N
 def test_every_file_that_is_not_read_is_named(tmp_path: Path, asked: str) -> None:
     picture(tmp_path / "in" / "a.png")
     dicom_series(tmp_path / "in" / "series")
-    others = ("scan.bmp", "series/notes.txt", "below/volume.mha")
+    others = ("scan.bmp", "series/notes.txt", "below/volume.gipl")
     for name in (*others, ".hidden", "Thumbs.db", "series/DICOMDIR", ".git/config"):
         (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "in" / name).write_bytes(b"something")
@@ -666,11 +666,11 @@ def test_outputs_are_not_the_inputs_of_the_next_run(
 def test_nothing_at_all_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "a.mha").write_text("ObjectType = Image")
+    (tmp_path / "other" / "a.gipl").write_text("ObjectType = Image")
     for images, words in (
         ([tmp_path / "missing.png"], "missing.png: no such file"),
         ([tmp_path / "empty"], "empty: no images in this folder"),
-        ([tmp_path / "other"], "other: no images in this folder; .*a.mha: left out: not an image that can be read"),
+        ([tmp_path / "other"], "other: no images in this folder; .*a.gipl: left out: not an image that can be read"),
         ([f"{tmp_path}/*.png"], "no image matches this"),
         ([], "no images given"),
     ):
