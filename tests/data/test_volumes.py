@@ -109,6 +109,18 @@ def test_a_folder_of_volumes_is_decoded_once_and_read_from_the_cache(tmp_path: P
     assert torch.equal(again[0].load(torch.tensor([0])).images, loaded.images)
 
 
+def test_patches_do_not_depend_on_which_seed_filled_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harmofl.data import volumes as module
+    from harmofl.tasks.prostate import task
+
+    monkeypatch.setattr(module, "MOST_PLACES", 5)  # so few that they are drawn
+    folder, spacing = write_hospitals(tmp_path / "data"), [2.0, 2.0, 2.0]
+    open_site(task, folder, tmp_path / "cache", spacing=spacing, seed=0)
+    shared, own = (open_site(task, folder, tmp_path / name, spacing=spacing, seed=1) for name in ("cache", "own"))
+    for first, second in zip(shared[0].places, own[0].places, strict=True):
+        assert first.tolist() == second.tolist()
+
+
 def test_without_a_spacing_volumes_keep_their_own(tmp_path: Path) -> None:
     from harmofl.tasks.prostate import task
 
