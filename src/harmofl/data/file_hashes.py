@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.data.cache import THREADS, Cache, digest
+from harmofl.data.formats.content import ITK_SUFFIXES
 from harmofl.data.formats.itk import data_file_of
 from harmofl.data.scans import UnreadableError
 from harmofl.files import write_whole
@@ -47,7 +48,7 @@ def hash_file(path: Path) -> str:
     """The hash of a file, or of all files of a folder; empty if one of them cannot be read."""
     total = hashlib.sha256()
     try:
-        for each in _files_of(path):
+        for each in files_of(path):
             with open(each, "rb") as file:
                 total.update(hashlib.file_digest(file, "sha256").digest())
     except OSError:
@@ -64,21 +65,21 @@ def _read_kept(path: Path) -> dict[str, tuple[Any, str]]:
         return {}
 
 
-def _files_of(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The files of a folder, or a file, with the one beside it that holds what it only describes."""
     if path.is_dir():
         return sorted(each for each in path.iterdir() if each.is_file())
-    if path.suffix.lower() in (".mhd", ".nhdr"):
-        with suppress(UnreadableError):  # reading will say it
+    if path.suffix.lower() in ITK_SUFFIXES:
+        with suppress(UnreadableError):  # reading will say it, and what is missing beside it
             beside = data_file_of(path)
-            return [path] if beside is None else [path, beside]
+            return [path, beside] if beside is not None and beside.is_file() else [path]
     return [path]
 
 
 def _mark(path: Path) -> list[list[int]]:
     """What changes when a file does."""
     try:
-        stats = [each.stat() for each in _files_of(path)]
+        stats = [each.stat() for each in files_of(path)]
     except OSError:
         return []
     return [[each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in stats]

@@ -54,6 +54,7 @@ def test_voxels_beside_a_header_belong_to_it_and_must_lie_there(tmp_path: Path) 
     raw.write_bytes(raw.read_bytes()[::-1])
     assert hash_file(path) != before
     raw.unlink()
+    assert hash_file(path)  # the header can be read: what is missing is said below
     with pytest.raises(UnreadableError, match="should lie beside it in case"):
         read_scan(path)
 
@@ -64,6 +65,25 @@ def test_a_header_does_not_lead_to_other_places(tmp_path: Path, name: str) -> No
     lines = [line for line in path.read_text().splitlines() if not line.startswith("ElementDataFile")]
     path.write_text("\n".join([*lines, f"ElementDataFile = {name}", ""]))
     with pytest.raises(UnreadableError, match="several files, or in another folder"):
+        read_scan(path)
+
+
+@pytest.mark.parametrize("suffix", ["mha", "mhd"])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ElementDataFile : ../secret.raw", "another folder"),
+        ("ElementDataFile: ../secret.raw", "another folder"),
+        (" ElementDataFile = LOCAL\nElementDataFile = secret.raw", "several files"),
+        ("Note = x\n" * 8000 + "ElementDataFile = ../secret.raw", "header is longer than 65536 bytes"),
+    ],
+)
+def test_no_spelling_of_a_header_leads_there(tmp_path: Path, suffix: str, line: str, message: str) -> None:
+    (tmp_path / "secret.raw").write_bytes(bytes(range(64)))
+    path = tmp_path / "images" / f"case.{suffix}"
+    path.parent.mkdir()
+    path.write_text(f"ObjectType = Image\nNDims = 3\nDimSize = 4 4 4\nElementType = MET_UCHAR\n{line}\n")
+    with pytest.raises(UnreadableError, match=message):
         read_scan(path)
 
 

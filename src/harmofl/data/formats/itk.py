@@ -19,7 +19,8 @@ from harmofl.extras import how_to_install, missing_packages
 READERS = {"metaimage": "MetaImageIO", "nrrd": "NrrdImageIO"}
 HEADER = 2**16
 """Bytes among which the end of a header lies."""
-DATA_FILE = re.compile(rb"^\s*(?:ElementDataFile\s*=|data ?file:)\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE)
+END_OF_NRRD = re.compile(rb"\r?\n\r?\n")
+DATA_FILE = re.compile(rb"^\s*(?:ElementDataFile[ \t=:]+|data ?file:)\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE)
 
 
 def read_itk(path: Path) -> Scan:
@@ -40,12 +41,15 @@ def data_file_of(path: Path) -> Path | None:
     """The file beside a header that holds its voxels; None where the header's own file does."""
     with path.open("rb") as file:
         start = file.read(HEADER)
-    header = start.partition(b"\n\n")[0] if start.startswith(b"NRRD") else start
-    found = DATA_FILE.search(header)
-    name = found[1].decode(errors="replace") if found else "LOCAL"
-    if name == "LOCAL":
+    is_nrrd = start.startswith(b"NRRD")
+    header, *rest = END_OF_NRRD.split(start, maxsplit=1) if is_nrrd else [start]
+    names: set[str] = {name.decode(errors="replace") for name in DATA_FILE.findall(header)}
+    if len(start) == HEADER and not (rest if is_nrrd else names):
+        raise UnreadableError(f"its header is longer than {HEADER} bytes")
+    if names <= {"LOCAL"}:
         return None
-    if re.search(r"[/\\]|^LIST\b|%\d*d|^\.*$", name):  # a header must not lead to files elsewhere
+    name, *others = names
+    if others or re.search(r"[/\\]|^LIST\b|%\d*d|^\.*$", name):  # a header must not lead to files elsewhere
         raise UnreadableError(
             "its voxels lie in several files, or in another folder; save it as one .mha or .nrrd file"
         )
