@@ -11,7 +11,7 @@ import numpy as np
 
 from harmofl.data.cache import Cache, Decoded, Entry, digest, map_in_threads
 from harmofl.data.channels import join_channels
-from harmofl.data.file_hashes import hash_files
+from harmofl.data.file_hashes import files_of, hash_files
 from harmofl.data.looks import facts_of_look
 from harmofl.data.preparation import Fit, scale_to_unit_range
 from harmofl.data.resampling import facts_of_spacing
@@ -257,6 +257,7 @@ class _Work:
         """About how many bytes an image takes once it is unpacked, with what is made of it on the way."""
         unpacked = UNPACKED * (OF_VOLUMES if self.recipe.data.dimensions == 3 else 1)
         try:
-            return unpacked * sum((self.folder / image).stat().st_size for image in sample.images)
+            files = [file for image in sample.images for file in files_of(self.folder / image)]
+            return unpacked * sum(file.stat().st_size for file in files)
         except OSError:
             return 0
