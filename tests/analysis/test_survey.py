@@ -102,6 +102,17 @@ def test_a_class_of_few_images_hides_the_balance() -> None:
     assert hidden.histogram
 
 
+def test_a_class_in_few_masks_hides_how_much_of_it_there_is() -> None:
+    masks = torch.zeros(20, 8, 8, dtype=torch.int64)
+    masks[:12, :2], masks[:3, 4:6] = 1, 2
+    three = {"classes": ("background", "organ", "tumour"), "fewest": 8}
+    hidden = survey_site("A", surveyed(torch.rand(20, 1, 8, 8), masks, **three))
+    assert (hidden.balance, hidden.empty, hidden.object_size) == ({}, None, None)
+    masks[:9, 4:6] = 2
+    told = survey_site("A", surveyed(torch.rand(20, 1, 8, 8), masks, **three))
+    assert told.balance == {"organ": 12 * 16 / 1280, "tumour": pytest.approx(9 * 16 / 1280)}
+
+
 def test_many_images_are_drawn_and_a_survey_is_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harmofl.analysis.survey.MOST_IMAGES", 6)
     of = surveyed(torch.rand(20, 1, 8, 8), labels(10, 10))

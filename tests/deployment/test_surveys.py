@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import Loopback, looped, make_kits
+from loopback import OPEN, Loopback, looped, make_kits
 from typer.testing import CliRunner
 
 from folders import picture, segmentation_folder
@@ -15,6 +15,7 @@ from harmofl.analysis.hospital_surveys import surveys_of
 from harmofl.cli import app
 from harmofl.deployment.coordinator import RunOptions
 from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.site_policy import Fewest
 from harmofl.deployment.surveys import ask_for_surveys
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, decode_reply
@@ -81,6 +82,13 @@ def test_a_hospital_hides_what_few_images_could_give_away(tmp_path: Path, images
     surveys = ask(server, loopback, min_images_for_amplitude=1)
     assert {survey.hidden for survey in surveys.values()} == {"fewer than 50 training images"}
     assert not any(survey.histogram or survey.halves or survey.size for survey in surveys.values())
+
+
+def test_a_hospital_tells_nothing_of_fewer_patients_than_a_run_may_use(tmp_path: Path, images: Path) -> None:
+    policy = OPEN.model_copy(update={"fewest_patients": Fewest(train=6, val=1, test=1)})  # of eight, five to train on
+    server, loopback = on_network(tmp_path, images, policy=policy)
+    with pytest.raises(RunError, match="too few are used here: patients in train 5 of 6"):
+        ask(server, loopback)
 
 
 def test_windows_and_other_choices_of_the_same_images_are_refused(tmp_path: Path, images: Path) -> None:

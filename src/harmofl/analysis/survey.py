@@ -130,6 +130,9 @@ class _Seen:
     histogram: Tensor = field(default_factory=lambda: torch.zeros(BINS, dtype=torch.float64))
     spectra: list[Tensor] = field(default_factory=list)
     pixels: Tensor | None = None
+    """(classes,) of all masks."""
+    masks_with: Tensor | None = None
+    """(classes,) how many masks hold each."""
     boxes: list[Tensor] = field(default_factory=list)
     num_masks: int = 0
     sizes: list[Tensor] = field(default_factory=list)
@@ -150,8 +153,10 @@ class _Seen:
             self._add_masks(batch.targets, num_classes)
 
     def _add_masks(self, masks: Tensor, num_classes: int) -> None:
-        counts = torch.bincount(masks.flatten(), minlength=num_classes).double()
-        self.pixels = counts if self.pixels is None else self.pixels + counts
+        counts = torch.stack([torch.bincount(mask.flatten(), minlength=num_classes) for mask in masks])
+        pixels, masks_with = counts.sum(0).double(), (counts > 0).sum(0)
+        self.pixels = pixels if self.pixels is None else self.pixels + pixels
+        self.masks_with = masks_with if self.masks_with is None else self.masks_with + masks_with
         self.num_masks += len(masks)
         self.boxes += [box for mask in masks if (box := _box(mask)) is not None]
 
@@ -222,10 +227,10 @@ def _truth(seen: _Seen, surveyed: Surveyed) -> dict[str, Any]:
     labels = surveyed.train.labels
     if labels is not None:
         counts = torch.bincount(labels, minlength=len(surveyed.classes))
-        if any(0 < count < surveyed.fewest for count in counts.tolist()):
+        if _has_few(counts, surveyed.fewest):
             return {}
         return {"balance": dict(zip(surveyed.classes, rounded(counts / counts.sum()), strict=True))}
-    if seen.pixels is None:
+    if seen.pixels is None or seen.masks_with is None or _has_few(seen.masks_with[1:], surveyed.fewest):
         return {}
     shares = rounded(seen.pixels / seen.pixels.sum())
     filled = len(seen.boxes)
@@ -234,6 +239,11 @@ def _truth(seen: _Seen, surveyed: Surveyed) -> dict[str, Any]:
         "empty": round(1 - filled / seen.num_masks, DIGITS),
     }
     return told | ({"object_size": middle(torch.stack(seen.boxes), 0.5)} if filled >= surveyed.fewest else {})
+
+
+def _has_few(counts: Tensor, fewest: int) -> bool:
+    """Whether a class occurs, but in few images."""
+    return bool(((counts > 0) & (counts < fewest)).any())
 
 
 def _sizes(seen: _Seen, originals: Originals) -> dict[str, Any]:

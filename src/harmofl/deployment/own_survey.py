@@ -9,7 +9,7 @@ from harmofl.analysis.hospital_surveys import surveyed_site
 from harmofl.analysis.survey import survey_site
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages
-from harmofl.deployment.policy import refuse_windows, remember
+from harmofl.deployment.policy import refuse_few_images, refuse_windows, remember
 from harmofl.federation.client import RefusalError
 from harmofl.settings import Settings
 
@@ -26,6 +26,8 @@ def answer_survey(kit: SiteKit, settings: Settings) -> dict[str, Any]:
         raise RefusalError("this hospital tells nothing of its images before training (surveys = false)")
     refuse_windows(settings, kit)
     images = OwnImages.of(kit, settings)
+    if kit.data is not None:
+        refuse_few_images(images.site, kit.settings.policy, only_training=True)
     remember(kit.state(SURVEYS), images.choice, OTHER_IMAGES)
     task, fewest = registry.tasks.find(settings.task), settings.data.min_images_for_amplitude
     surveyed = surveyed_site(task, images.settings, images.own_name, images.source, fewest)

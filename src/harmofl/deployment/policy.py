@@ -116,9 +116,10 @@ def apply_own_choices(settings: Settings, kit: SiteKit) -> Settings:
     return changed.model_copy(update={"device": own.device})
 
 
-def refuse_few_images(site: Site, policy: Policy) -> None:
-    """Refuse a run that uses so few images, or those of so few patients, that numbers could tell of one of them."""
-    parts = {"train": site.train, "val": site.val[site.name], "test": site.test[site.name]}
+def refuse_few_images(site: Site, policy: Policy, only_training: bool = False) -> None:
+    """Refuse what uses so few images, or those of so few patients, that numbers could tell of one of them."""
+    scored = {} if only_training else {"val": site.val[site.name], "test": site.test[site.name]}
+    parts = {"train": site.train, **scored}
     images = {part: len(each) for part, each in parts.items()}
     patients = {part: len(set(each.groups.tolist())) for part, each in parts.items()}
     problems = (too_few(images, policy.fewest_images, "images"), too_few(patients, policy.fewest_patients, "patients"))
