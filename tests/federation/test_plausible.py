@@ -1,8 +1,12 @@
 """Numbers that a site cannot have found are a reason to leave its answer out."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from harmofl import registry
+from harmofl.data.images import split_into_batches
 from harmofl.federation.messages import Reply
 from harmofl.federation.plausible import Plausible
 from harmofl.settings import resolve
@@ -20,6 +24,15 @@ def test_numbers_as_sites_find_them_have_no_problem() -> None:
     for number, steps in ((4, 2), (5, 2), (8, 4), (10, 6), (3, 2)):  # the fifth image joins the first four
         assert problem(num_examples=number, num_steps=steps) == ""
     assert problem(metrics={"train": {"loss": 1.0, "drift": 0.1, "seconds": 3.0}, "test": {"A": SCORES}}) == ""
+
+
+def test_batches_of_one_image_make_one_step_less_than_there_are_images() -> None:
+    training = SETTINGS.training.model_copy(update={"batch_size": 1})
+    plausible = replace(PLAUSIBLE, training=training)
+    for number in (1, 2, 10):
+        steps = 2 * len(split_into_batches(torch.arange(number), 1))
+        assert plausible.find_problem(Reply("A", num_examples=number, num_steps=steps)) == ""
+    assert plausible.find_problem(Reply("A", num_examples=10, num_steps=2 * 8))
 
 
 @pytest.mark.parametrize("steps", [1, 5, 2**52])

@@ -47,11 +47,12 @@ class Plausible:
         return next((problem for problem in problems if problem), "")
 
     def _steps(self, reply: Reply) -> str:
-        """A site makes as many steps as its images give batches; the last batch may join the one before."""
+        """A site makes as many steps as its images give batches; a last batch of one image joins the one before."""
         if not reply.num_steps or self.pooled:
             return ""
         epochs, size = self.training.local_epochs, self.training.batch_size
-        fewest, most = epochs * max(1, reply.num_examples // size), epochs * math.ceil(reply.num_examples / size)
+        whole = reply.num_examples // size if size > 1 else reply.num_examples - 1
+        fewest, most = epochs * max(1, whole), epochs * math.ceil(reply.num_examples / size)
         if fewest <= reply.num_steps <= most:
             return ""
         return f"num_steps = {reply.num_steps}: {reply.num_examples} images make {most}"
