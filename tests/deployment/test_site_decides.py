@@ -70,6 +70,10 @@ def crafted(state: State, number: int) -> State:
     return zero | {name: tensor for name, tensor in state.items() if "running" in name or tensor.ndim == 0}
 
 
+def weights_in(state: State) -> list[str]:
+    return [name for name in state if "running" not in name and "num_batches" not in name]
+
+
 OPEN_BUT_PROTECTED = {
     "nothing approved": Policy(),
     "an ordinary run approved": Policy(),
@@ -112,6 +116,21 @@ def test_neither_a_later_round_nor_an_empty_request_lets_a_server_leap(tmp_path:
         reply = hospital.ask("evaluate", number, settings, crafted(first.state, 0))
         assert "the global model has moved by" in reply.error
         assert not reply.metrics
+
+
+def test_the_selected_model_is_scored_again_however_far_training_went_on(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, training__rounds=4)
+    first = first_model(settings)
+    models = [first | {name: 1.25**step * first[name] for name in weights_in(first)} for step in range(4)]
+    for number, model in enumerate(models, start=1):
+        assert not hospital.ask("train", number, settings, model, score=True).error
+    selected = hospital.ask("evaluate", 1, settings, models[0], thorough=True)  # 49 % of its length away
+    assert selected.metrics["test"]
+    assert not selected.error
+    farther = {name: 1.001 * models[0][name] for name in weights_in(first)}
+    assert not hospital.ask("evaluate", 1, settings, models[3]).error
+    assert "has moved by" in hospital.ask("evaluate", 1, settings, models[0] | farther).error
 
 
 def test_only_as_many_models_are_scored_as_the_run_has_rounds(tmp_path: Path, images: Path) -> None:

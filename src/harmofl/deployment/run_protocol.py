@@ -57,21 +57,23 @@ class RunProtocol:
         self._read()
         before, since = self._last_weights()
         weights = before | {name: tensor for name, tensor in request.state.items() if name in self.initial}
-        self._check_move(before, weights, request.round, since)
+        name = short_name(weights)
+        if name not in self._notes["weights"]:  # the selected model comes back, however far training went on
+            self._check_move(before, weights, request.round, since)
         if request.kind == "evaluate" or request.score:
-            self._check_scored(request)
+            self._check_scored(short_name(request.state | request.combined), name)
         self._notes["round"] = max(request.round, self._notes["round"])
         write_whole(self.folder / "received.safetensors", save(weights))
         write_whole(self.folder / "protocol.json", json.dumps(self._notes) + "\n")
 
-    def _check_scored(self, request: Request) -> None:
-        model = checksum(request.state | request.combined, "")[:32]
+    def _check_scored(self, model: str, weights: str) -> None:
         scored, most = self._notes["scored"], self.rounds + LAST_MODELS
         if model in scored:
             return
         if len(scored) >= most:
             raise RefusalError(f"{most} models of this run have been scored here, and its protocol calls for no more")
         scored.append(model)
+        self._notes["weights"].append(weights)
 
     def _check_move(self, before: State, weights: State, number: int, since: int | None) -> None:
         """Refuse a leap since the round of the last request, or, without one, from the weights of the seed."""
@@ -105,10 +107,16 @@ class RunProtocol:
     def _read(self) -> None:
         path = self.folder / "protocol.json"
         try:
-            notes: Any = read_json(path) if path.exists() else {"round": 0, "scored": []}
-            self._notes = {"round": int(notes["round"]), "scored": [str(name) for name in notes["scored"]]}
+            notes: Any = read_json(path) if path.exists() else {"round": 0, "scored": [], "weights": []}
+            names = {key: [str(name) for name in notes[key]] for key in ("scored", "weights")}
+            self._notes = {"round": int(notes["round"]), **names}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefusalError("what it remembers of this run is damaged") from error
+
+
+def short_name(state: State) -> str:
+    """What tells a state from all others."""
+    return checksum(state, "")[:32]
 
 
 def distance(before: State, after: State) -> float:
