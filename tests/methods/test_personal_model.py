@@ -9,12 +9,15 @@ from toys import Parabolas, Point
 
 import harmofl
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.optimizers import build_optimizer
 from harmofl.methods.catalogue import ditto, fedavg
 from harmofl.methods.channel import open_memories
 from harmofl.methods.layers import Harmonizer
 from harmofl.methods.model import Model
 from harmofl.methods.personal_model import PersonalModel
+from harmofl.methods.pieces import LocalRound
 from harmofl.runs.folder import RunFolder
+from harmofl.settings import TrainingSettings
 from harmofl.states import select_prefix
 from runs import differences, serve, train
 
@@ -49,6 +52,18 @@ def test_a_personal_model_ends_between_its_sites_optimum_and_the_global_model() 
 def test_the_global_model_is_fedavgs_whatever_the_personal_ones_do() -> None:
     beside, alone = (Parabolas(method, SITES, steps=3, rate=0.1) for method in (ditto, fedavg))
     assert [beside.round() for _ in range(4)] == [alone.round() for _ in range(4)]
+
+
+def test_gradients_of_the_personal_model_are_clipped_too() -> None:
+    model = Model(Harmonizer(), Point(3.0))  # type: ignore[arg-type]
+    start = [weight.detach().clone() for weight in model.parameters()]
+    training = TrainingSettings(optimizer="sgd", momentum=0.0, weight_decay=0.0, learning_rate=0.1, gradient_clip=1.0)
+    optimizer = build_optimizer(model.network, training, 1)
+    memory = open_memories(ditto.pieces(), {}, {})["step"]
+    step = PersonalModel().start(LocalRound(1, model, start, 0.1, memory))
+    step(model.network, optimizer, lambda: 50 * model.network.x.square())  # gradient 300, clipped to 1
+    assert memory.scratch["x"].item() == pytest.approx(2.9)
+    assert model.network.x.item() == pytest.approx(2.9)
 
 
 def test_the_personal_model_is_used_once_there_is_one() -> None:

@@ -50,7 +50,7 @@ class PersonalModel(RoundStep):
 
         def step(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
             if not optimizers:
-                optimizers.append(type(optimizer)(network.parameters(), **optimizer.defaults))
+                optimizers.append(_another(optimizer, network))
             with _in_place_of(network, personal):
                 take_gradient(optimizers[0], compute_loss)
                 self._pull(network.parameters(), local.initial_weights)
@@ -72,6 +72,13 @@ class PersonalModel(RoundStep):
         if not all(bool(tensor.isfinite().all()) for tensor in personal.values()):
             raise ArithmeticError("training of the personal model gave NaN or infinite numbers")
         local.memory.kept = {name: plain_copy(tensor) for name, tensor in personal.items()}
+
+
+def _another(optimizer: Optimizer, network: nn.Module) -> Optimizer:
+    """An optimizer of the same class, settings and hooks, by which gradients are clipped, but without history."""
+    other = type(optimizer)(network.parameters(), **optimizer.defaults)
+    other._optimizer_step_pre_hooks.update(optimizer._optimizer_step_pre_hooks)
+    return other
 
 
 @contextmanager
