@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from harmofl.federation.messages import Reply, Request
+from harmofl.runs.checkpoints import read_checkpoint
+from harmofl.runs.folder import RunFolder
 from harmofl.runs.store import Store
 from runs import SITES, altered, differences, records, serve, tensors
 
@@ -50,6 +52,16 @@ def test_the_next_request_names_the_last_round_that_counted(tmp_path: Path) -> N
     assert [counted[LOSER, number] for number in (1, 2, 3, 4)] == [0, 1, 1, 3]
     assert [counted[SITES[0], number] for number in (1, 2, 3, 4)] == [0, 1, 2, 3]
     assert 2 not in versions(tmp_path, LOSER)
+
+
+def test_a_site_of_a_run_of_0_1_goes_on_from_the_last_that_it_kept(tmp_path: Path) -> None:
+    """Its checkpoints did not note which round that was: a site may have missed the last one."""
+    notes = {"round": 3, "selection": {"per_site": False, "best": {}}, "num_records": 0, "seconds": 0.0, "kept": [3]}
+    folder = RunFolder(tmp_path)
+    folder.checkpoints.save(3, {}, notes | {"trained": SITES})
+    assert read_checkpoint(folder, 3).counted == dict.fromkeys(SITES)
+    folder.checkpoints.save(3, {}, notes | {"counted": {LOSER: 2}})
+    assert read_checkpoint(folder, 3).counted == {LOSER: 2}
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedbn"])

@@ -31,8 +31,9 @@ class Progress:
     seconds: float = 0.0
     kept: tuple[int, ...] = ()
     """Rounds that this checkpoint or the one before may need."""
-    counted: Mapping[str, int] = field(default_factory=dict)
-    """For each site that has trained, the last round of it that counted; it goes on from what it kept then."""
+    counted: Mapping[str, int | None] = field(default_factory=dict)
+    """For each site that has trained, the last round of it that counted; it goes on from what it kept then. None: the
+    last that it kept, as a run of 0.1 did not note which that was."""
 
     def advance(
         self,
@@ -125,5 +126,5 @@ def _progress_of(tensors: State, notes: Mapping[str, Any]) -> Progress:
         seconds=notes["seconds"],
         kept=tuple(notes["kept"]),
         # Before 0.2 a checkpoint named the sites only.
-        counted=notes.get("counted") or dict.fromkeys(notes.get("trained", ()), notes["round"]),
+        counted=notes["counted"] if "counted" in notes else dict.fromkeys(notes.get("trained", ())),
     )
