@@ -372,6 +372,14 @@ def test_another_preset_replaces_what_the_preset_of_a_file_had_set() -> None:
     assert resolve(task="prostate", file=file)[0].data.images == 24
 
 
+def test_a_whole_file_of_0_1_is_used_with_images_of_another_kind_as_one_of_today() -> None:
+    file = tomllib.loads(resolved("prostate", "fedavg", preset="paper-code").to_toml())
+    before = {name: section for name, section in file.items() if name != "prediction"}
+    elsewhere = {"data.folder": "there"}
+    assert resolve(file=before, overrides=elsewhere) == resolve(file=file, overrides=elsewhere)
+    assert resolve(file=before, overrides=elsewhere) == resolve("prostate", "fedavg", "paper-code", overrides=elsewhere)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -422,6 +430,12 @@ def test_of_two_alternatives_the_later_layer_decides() -> None:
     assert radii(file={"method": {"radius": 0.1}}, overrides={"method.radius_relative": 0.01}) == (None, 0.01)
     with pytest.raises(UsageError, match=r"method.radius = 0.1, radius_relative = 0.2: give one of the two"):
         radii(overrides={"method.radius": 0.1, "method.radius_relative": 0.2})
+
+
+def test_a_list_in_a_file_is_the_same_setting_as_in_code() -> None:
+    settings = resolved("nuclei", "harmofl", preset="smoke", overrides={"method.spacing": [0.5, 0.5]})
+    file = tomllib.loads(settings.to_toml())
+    assert validate_settings(file, Path("config.toml")).method == settings.method
 
 
 @pytest.mark.parametrize("chosen", [{}, {"method.radius": 0.1}, {"method.radius_relative": 0.01}])

@@ -125,9 +125,12 @@ class Method:
         )
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as a file has them, with the defaults of those that it leaves out; what it says otherwise stays."""
+        """Settings as a file has them, with the defaults of those that it leaves out; what it says otherwise stays.
+
+        Values are as the pieces hold them: a file has lists where a piece has a tuple.
+        """
         known = {name: value for name, value in values.items() if name in self.settings}
-        return self.with_settings(**known).settings | dict(values)
+        return dict(values) | self.with_settings(**known).settings
 
     def requirements(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """What it requires of a run with these settings, as {"section.name": value}."""

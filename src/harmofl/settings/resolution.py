@@ -26,6 +26,9 @@ REAL_IMAGES = "real_images"
 VOLUMES = "volumes"
 """The part of a preset that holds for data.dimensions = 3; it may have a part for images of a folder, too."""
 
+ADDED_SECTIONS = ("prediction",)
+"""What a whole file written by 0.1 lacks."""
+
 
 def resolve(
     task: str | None = None,
@@ -132,7 +135,8 @@ class Layer:
         The images always are: a run on a hospital's images must never turn into one on synthetic hospitals by itself.
         """
         same_method = self.method is None or method.is_called(self.method)
-        complete = Settings.model_fields.keys() - {"method", "task", "preset"} <= self.sections.keys()
+        needed = Settings.model_fields.keys() - {"method", "task", "preset", *ADDED_SECTIONS}
+        complete = needed <= self.sections.keys()
         same_kind = bool(self.folder) == of_folder and (self.dimensions or 2) == dimensions
         same_images = same_kind or not complete  # a short file holds the user's own choices only
         if same_method and same_images and self.task in (None, task) and self.preset in (None, preset):
