@@ -220,6 +220,8 @@ def test_fednova_resets_sgd_and_refuses_to_keep_its_momentum() -> None:
         ({"data.spacing": [1, 1]}, r"data\.spacing = \[1, 1\]: must be three numbers above 0, in millimetres"),
         ({"data.spacing": [1, 0, 1]}, r"data\.spacing = \[1, 0, 1\]: must be three numbers above 0"),
         ({"data.patch": [4, 32, 32]}, r"data\.patch = \[4, 32, 32\]: must be three whole numbers from 8 to 1024"),
+        ({"data.spacing": [3, 1, 1]}, r"data\.spacing = \[3.*, 1.*, 1.*\]: only for data\.dimensions = 3"),
+        ({"data.patch": [16, 32, 32]}, r"data\.patch = \[16, 32, 32\]: only for data\.dimensions = 3"),
         ({"data.sites": "A"}, r"data\.sites = 'A': must be a list, in square brackets"),
         ({"seed": -1}, r"seed = -1: must be greater than or equal to 0"),
         ({"device": "tpu"}, r"device = 'tpu': must be 'auto', 'cpu' or 'cuda'"),

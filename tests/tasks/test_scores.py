@@ -5,6 +5,7 @@ import pytest
 
 from harmofl import registry
 from harmofl.errors import UsageError
+from harmofl.settings import resolve
 from harmofl.tasks.scores import Score, accuracy, dice, hd95, score_in
 from harmofl.tasks.scoring import collect
 
@@ -46,6 +47,14 @@ def test_the_lower_distance_leads() -> None:
     assert hd95.lead(2.0, over=5.0) == 3.0
     assert max([5.0, 2.0], key=hd95.rank) == 2.0
     assert (dice.better_direction, hd95.better_direction) == ("right", "left")
+
+
+@pytest.mark.parametrize(("score", "dimensions"), [("hd95", 3), ("hd95_mm", 2), ("surface_dice", 2)])
+def test_a_score_of_images_does_not_select_models_for_volumes_nor_the_other_way(score: str, dimensions: int) -> None:
+    message = rf"training\.score = '{score}': it is for data\.dimensions = {5 - dimensions} only"
+    with pytest.raises(UsageError, match=message):
+        resolve("prostate", "fedavg", "smoke", overrides={"training.score": score, "data.dimensions": dimensions})
+    resolve("prostate", "fedavg", "smoke", overrides={"training.score": score, "data.dimensions": 5 - dimensions})
 
 
 @pytest.mark.parametrize("score", [dice, hd95])

@@ -116,6 +116,7 @@ class ScoreEntry(Score):
         scorer: what computes it, and possibly others: given the names of the classes, and whether slow scores are
             wanted too, it returns a `Scorer`, whose `scores()` must contain this score's name.
         slow: whether its scorer computes it only when slow scores are wanted.
+        dimensions: of the images that it is for: 2, and 3 for volumes.
 
     >>> class ErrorScorer:
     ...     def __init__(self, classes, thorough): self.errors = []
@@ -129,6 +130,7 @@ class ScoreEntry(Score):
     kinds: tuple[Kind, ...]
     scorer: ScorerFactory
     slow: bool = False
+    dimensions: tuple[int, ...] = (2, 3)
 
 
 def score_in(summary: Mapping[str, Any]) -> Score:
@@ -151,7 +153,7 @@ dice_with_background = _of_masks("dice_with_background", "Dice score with backgr
 precision, recall = _of_masks("precision"), _of_masks("recall")
 
 
-def _distance(name: str, title: str, unit: str) -> ScoreEntry:
+def _distance(name: str, title: str, unit: str, dimensions: int) -> ScoreEntry:
     return ScoreEntry(
         name,
         title,
@@ -161,9 +163,10 @@ def _distance(name: str, title: str, unit: str) -> ScoreEntry:
         range=(0.0, math.inf),
         unit=unit,
         slow=True,
+        dimensions=(dimensions,),
     )
 
 
-hd95 = _distance("hd95", "HD95", "pixels")
-hd95_mm, assd_mm = _distance("hd95_mm", "HD95", "mm"), _distance("assd_mm", "mean surface distance", "mm")
-surface_dice = replace(_of_masks("surface_dice", f"surface Dice at {TOLERANCE:g} mm"), slow=True)
+hd95 = _distance("hd95", "HD95", "pixels", 2)
+hd95_mm, assd_mm = _distance("hd95_mm", "HD95", "mm", 3), _distance("assd_mm", "mean surface distance", "mm", 3)
+surface_dice = replace(_of_masks("surface_dice", f"surface Dice at {TOLERANCE:g} mm"), slow=True, dimensions=(3,))

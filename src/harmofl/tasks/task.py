@@ -110,10 +110,13 @@ class Task:
         if self.phantom and not data.folder and data.images < self.phantom.fewest_images:
             raise UsageError(f"data.images = {data.images}: {self.name} needs at least {self.phantom.fewest_images}")
 
+        if data.dimensions not in self.score_for(settings).dimensions:
+            other = 5 - data.dimensions
+            raise UsageError(f"training.score = {settings.training.score!r}: it is for data.dimensions = {other} only")
         if data.dimensions == 3:
             check_volumes(self, settings)
-        elif 2 not in registry.networks.find(settings.model.network).dimensions:
-            raise UsageError(f"model.network = {settings.model.network!r}: it is for data.dimensions = 3 only")
+        else:
+            check_images(settings)
 
     def _check_choice(self, setting: str, known: Registry[Any], name: str) -> None:
         """Raise an error for an unknown name, or for something that is for another kind of task."""
@@ -235,6 +238,16 @@ def volume_of(settings: Settings) -> Volume | None:
     strides = tuple((first, second, third) for first, second, third in settings.model.strides or ())
     slices, rows, columns = data.spacing or (1.0, 1.0, 1.0)
     return Volume((depth, height, width), (slices, rows, columns), strides)
+
+
+def check_images(settings: Settings) -> None:
+    """Raise an error for settings that go with `data.dimensions = 3` only."""
+    data, network = settings.data, settings.model.network
+    if 2 not in registry.networks.find(network).dimensions:
+        raise UsageError(f"model.network = {network!r}: it is for data.dimensions = 3 only")
+    for name, value in (("spacing", data.spacing), ("patch", data.patch)):
+        if value is not None:
+            raise UsageError(f"data.{name} = {value}: only for data.dimensions = 3, which keeps volumes whole")
 
 
 def check_volumes(task: Task, settings: Settings) -> None:
