@@ -12,6 +12,7 @@ from harmofl.data.cache import Entry
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet, StoredImages
 from harmofl.data.resampling import OWN_SPACING
+from harmofl.data.volume_decoding import SPACING
 from harmofl.data.volumes import VolumeSet
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
@@ -57,14 +58,17 @@ def _originals(folder: ImageFolder, site: str, train: ImageSet) -> Originals:
     files = _files_of(train, entry)
     facts = {name: values[files] for name, values in entry.facts.items()}
     values = torch.from_numpy(np.stack([facts[name] for name in ("minimum", "mean", "maximum")], axis=1))
+    spacing = np.stack([facts.get(name, np.zeros(len(files))) for name in OWN_SPACING], axis=1)
+    is_told = (spacing > 0).all(axis=1)
     if folder.data.dimensions == 3 and folder.data.spacing is None:
-        return Originals(values=values)  # the volumes themselves are as they were, but turned to one orientation
+        # The volumes themselves are as they were, but turned to one orientation.
+        turned = np.stack([facts[name] for name in SPACING], axis=1)
+        return Originals(spacings=torch.from_numpy(turned[is_told]), values=values)
     is_volume = bool((facts["slices"] > 1).any())
     names = ("slices", "height", "width") if is_volume else ("height", "width")
-    spacing = np.stack([facts.get(name, np.zeros(len(facts["slices"]))) for name in OWN_SPACING], axis=1)
     return Originals(
         sizes=torch.from_numpy(np.stack([facts[name] for name in names], axis=1)),
-        spacings=torch.from_numpy(spacing[(spacing > 0).all(axis=1)]),
+        spacings=torch.from_numpy(spacing[is_told]),
         values=values,
     )
 
