@@ -1,10 +1,11 @@
 from typing import Any
 
 import pytest
+import torch
 
 from harmofl.analysis.comparison import Comparison
 from harmofl.analysis.plan import Plan, make_plan
-from harmofl.analysis.survey import Survey
+from harmofl.analysis.survey import Moments, Survey
 from harmofl.errors import UsageError
 from harmofl.settings import resolve
 
@@ -103,3 +104,17 @@ def test_the_users_own_choices_stand_and_the_network_follows_them() -> None:
     assert changed.values["data.sites"] == ["A"]
     assert "model.strides" not in changed.values
     assert plan.with_choices({"training.batch_size": 3}).values["model.strides"] == plan.values["model.strides"]
+
+
+def test_no_statistics_are_planned_for_norm_layers_that_keep_none() -> None:
+    halves = [
+        Moments(images=10, mean=[float(site)] * 16, covariance=(0.01 * torch.eye(16)).tolist()) for site in (0, 1)
+    ]
+    surveys = {
+        name: survey(size=[40.0, 40.0], spacing=None, finest=None, object_size=None, halves=[half, half])
+        for name, half in zip("AB", halves, strict=True)
+    }
+    comparison = Comparison("prostate", "segmentation", "images", surveys)
+    for norm, expected in (("batch", "site"), ("instance", None)):
+        settings, _ = resolve("prostate", "fedavg", "smoke", overrides={"model.norm": norm})
+        assert make_plan(settings, comparison).values.get("model.statistics") == expected

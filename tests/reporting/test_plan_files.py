@@ -32,13 +32,14 @@ def test_a_planned_training_of_volumes_runs_as_the_plan_says(tmp_path: Path) -> 
 def test_the_command_plans_images_of_a_folder_and_names_it(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path / "images", sites=2, patients=6)
     arguments = ["plan", "--task", "segmentation", "--data", str(folder), "--preset", "small", "--quiet"]
-    arguments += ["--set", f"data.cache={tmp_path}", "--set", "training.rounds=3", "--out", str(tmp_path / "plan")]
+    arguments += ["--set", f"data.cache={tmp_path}", "--set", "training.rounds=3", "--set", "seed=4"]
+    arguments += ["--out", str(tmp_path / "plan")]
     printed = CliRunner().invoke(app, arguments)
     assert printed.exit_code == 0, printed.output
     assert "| data.size | 48 |" in printed.output  # the pictures are 40 pixels wide
     settings, _ = resolve(file=tomllib.loads((tmp_path / "plan" / "plan.toml").read_text(encoding="utf-8")))
     assert settings.data.folder == str(folder)
-    assert settings.training.rounds == 3
+    assert (settings.training.rounds, settings.seed) == (3, 4)
     assert settings.data.size == 48
 
 

@@ -87,7 +87,7 @@ def make_plan(settings: Settings, comparison: Comparison) -> Plan:
         raise UsageError(f"a plan needs one hospital at least that tells the size of its images ({hidden})")
     surveys = list(told.values())
     of_images = _plan_volumes if settings.data.dimensions == 3 else _plan_pictures
-    steps = [*of_images(settings, surveys), _plan_augmentation(surveys), *_plan_method(comparison)]
+    steps = [*of_images(settings, surveys), _plan_augmentation(surveys), *_plan_method(settings, comparison)]
     return Plan(settings, comparison, steps, _notes(comparison))
 
 
@@ -233,9 +233,12 @@ def _plan_augmentation(surveys: Sequence[Survey]) -> Step:
     return Step("training.augmentation", name, f"A usual hospital has {patients:.0f} patient{plural} to train on.")
 
 
-def _plan_method(comparison: Comparison) -> list[Step]:
+def _plan_method(settings: Settings, comparison: Comparison) -> list[Step]:
+    """The advice of the comparison, without statistics where the network's norm layers keep none."""
     reasons = {name: each.reason for each in reversed(comparison.advice) for name in each.options}
     options: Mapping[str, str] = options_of(comparison.advice)
+    if settings.model.norm != "batch":
+        options = {name: value for name, value in options.items() if name != "model.statistics"}
     return [Step(METHOD if name == "method" else name, value, reasons[name]) for name, value in options.items()]
 
 

@@ -26,6 +26,7 @@ from harmofl.settings import Settings, Tree, flatten, read_toml
 
 WORDS, SETTINGS = "plan.md", "plan.toml"
 WIDTH = 110
+PLAIN = ("seed", "device")
 SECTIONS = ("data", "model", "training", "federation", "prediction", "plugins")
 PLACES = ("data.folder", "data.cache")
 
@@ -47,7 +48,8 @@ def plan_images(
 def own_choices(settings: Mapping[str, Any], config: Path | None = None) -> dict[str, Any]:
     """What of a run the user has chosen already, but for the method and where the images lie."""
     given = {**flatten(read_toml(config) if config else {}), **settings}
-    return {name: value for name, value in given.items() if name.partition(".")[0] in SECTIONS and name not in PLACES}
+    kept = {name: value for name, value in given.items() if name.partition(".")[0] in (*PLAIN, *SECTIONS)}
+    return {name: value for name, value in kept.items() if name not in PLACES}
 
 
 def as_scanned(settings: Settings) -> Settings:
@@ -72,9 +74,11 @@ def to_toml(plan: Plan, images_here: bool = True) -> str:
     settings = plan.settings
     lines = ["# Made by `harmofl plan` from what the hospitals told. Every number may be changed.", ""]
     lines += [_line("task", settings.task), _line("preset", settings.preset)]
+    lines += [_line(step.name, step.value) for step in plan.steps if step.name in PLAIN]
     sections: dict[str, list[Step]] = {}
     for step in plan.steps:
-        sections.setdefault(step.name.partition(".")[0], []).append(step)
+        if step.name not in PLAIN:
+            sections.setdefault(step.name.partition(".")[0], []).append(step)
     if images_here and settings.data.folder:
         where = Step("data.folder", os.path.abspath(settings.data.folder), "Where the images lie.")
         sections.setdefault("data", []).insert(0, where)
