@@ -50,7 +50,7 @@ def watch(
 
     While it trains, in another terminal:  harmofl watch runs/first
 
-    On a server, seen from your desk:  ssh -L 8700:localhost:8700 SERVER harmofl watch runs/first
+    On a server, seen from your desk:  ssh -t -L 8700:localhost:8700 SERVER harmofl watch runs/first
     """
     import sys
     import webbrowser
