@@ -242,6 +242,23 @@ def test_a_person_at_the_hospital_approves_what_they_have_read(tmp_path: Path, i
     assert "nothing waits" in CliRunner().invoke(app, ["deploy", "approve", "--kit", kit]).output
 
 
+def test_an_approval_is_taken_back_by_the_beginning_of_its_digest_or_by_the_runs_file(tmp_path: Path) -> None:
+    _, sites = make_kits(tmp_path, {SITE: str(tmp_path)}, ["segmentation"], policy=Policy())
+    approvals, digest = Approvals(sites[SITE]), digests(wanted())[-1]
+    (tmp_path / "run.toml").write_text(wanted().with_values("data", folder=None).to_toml())
+
+    def refuse(*which: str) -> Any:
+        approvals.approve(digest, runs=1)
+        return CliRunner().invoke(app, ["deploy", "approve", *which, "--refuse", "--kit", str(sites[SITE].folder)])
+
+    for which in ((digest,), (digest[:6],), ("--config", str(tmp_path / "run.toml"))):
+        assert refuse(*which).output == f"{digest}: no longer approved\n"
+        assert not approvals.is_approved(digest)
+    for unknown in (("000000",), ("*",), ()):
+        assert refuse(*unknown).exit_code != 0
+        assert approvals.is_approved(digest)
+
+
 def test_a_site_that_lost_what_it_kept_says_so(tmp_path: Path, images: Path) -> None:
     hospital = Hospital(tmp_path, images, Policy(approval="none"))
     settings = wanted(data__size=32)

@@ -191,12 +191,12 @@ def approve(
     from harmofl.settings import parse_assignments
 
     site = SiteKit.open(kit)
-    if digest and refuse:
-        Approvals(site).refuse(digest)
-        print(f"{digest}: no longer approved")
+    agreed = approving.settings_of_file(config, preset, parse_assignments(assignments)) if config else None
+    if refuse:
+        print("\n".join(approving.refuse(site, digest, agreed)))
         return
-    if config:
-        chosen = [approving.settings_of_file(config, preset, parse_assignments(assignments))]
+    if agreed:
+        chosen = [agreed]
     else:
         chosen = [approving.find_settings(site, each) for each in ([digest] if digest else Approvals(site).waiting())]
     for settings in chosen:

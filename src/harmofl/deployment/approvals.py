@@ -73,10 +73,15 @@ class Approvals:
         content = {"by": by or getpass.getuser(), "at": time.strftime("%FT%TZ", time.gmtime()), "runs": runs}
         write_whole(self.folder / f"{digest}.approved.json", json.dumps(content) + "\n")
 
-    def refuse(self, digest: str) -> None:
-        """Forget settings, and their approval."""
-        for path in self.folder.glob(f"{digest}.*json"):
+    def refuse(self, beginning: str) -> str:
+        """Forget settings, and their approval, by the beginning of their digest; return all of it."""
+        known = sorted({path.name.partition(".")[0] for path in self.folder.glob("*.json")})
+        matching = [digest for digest in known if digest.startswith(beginning)]
+        if len(matching) != 1:
+            raise UsageError(f"{beginning!r}: waiting or approved here: {', '.join(known) or 'nothing'}")
+        for path in self.folder.glob(f"{matching[0]}.*json"):
             path.unlink()
+        return matching[0]
 
     def waiting(self) -> dict[str, Mapping[str, Any]]:
         """The settings that wait for approval, by digest."""

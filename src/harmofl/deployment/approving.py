@@ -64,6 +64,16 @@ def images_used(kit: SiteKit, settings: Settings) -> str:
     return f"images of patients that it would use: {', '.join(counts)}"
 
 
+def refuse(kit: SiteKit, beginning: str | None, settings: Settings | None) -> list[str]:
+    """Take an approval back, by the beginning of its digest or by the settings; return what became of it, in lines."""
+    if not (beginning or settings):
+        raise UsageError("--refuse: say which, by its DIGEST or by --config")
+    digest = Approvals(kit).refuse(digests(settings)[-1] if settings else str(beginning))
+    approval = kit.settings.policy.approval
+    starts = f'approval = "{approval}" in site.toml: a run that it lets start does so all the same'
+    return [f"{digest}: no longer approved", *([starts] if approval != "ask" else [])]
+
+
 def approve(kit: SiteKit, settings: Settings, runs: int | None) -> str:
     """Approve settings; return their digest."""
     digest = digests(settings)[-1]
