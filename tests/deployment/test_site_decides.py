@@ -22,6 +22,7 @@ from harmofl.deployment.run_protocol import rounded
 from harmofl.deployment.run_settings import describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
 from harmofl.errors import RunError
+from harmofl.federation.client import RefusalError
 from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
 from harmofl.settings import Settings, resolve
 from harmofl.states import State, snapshot
@@ -196,6 +197,29 @@ def test_runs_within_the_policy_start_by_themselves_and_others_wait(tmp_path: Pa
     assert "its policy does not allow data.limit = 29, training.rounds = 11" in waiting
     assert not hospital.ask("train", 1, ordinary, run="2" * 32).error
     assert "2 runs with these settings were approved" in hospital.ask("train", 1, ordinary, run="3" * 32).error
+
+
+def test_what_a_policy_let_start_waits_for_a_person_once_the_policy_is_closed(tmp_path: Path) -> None:
+    _, sites = make_kits(tmp_path, {SITE: str(tmp_path)}, ["segmentation"], policy=Policy(approval="none"))
+    settings = wanted(data__limit=29)
+    _, method = resolve(file=settings_to_send(settings))
+    digest = Approvals(sites[SITE]).admit(RUN, settings, method)
+    for policy in (Policy(approval="policy"), Policy()):
+        own = sites[SITE].settings.model_copy(update={"policy": policy})
+        closed = Approvals(replace(sites[SITE], settings=own))
+        with pytest.raises(RefusalError, match="waits for the hospital's approval"):
+            closed.admit(RUN, settings, method)
+        assert list(closed.waiting()) == [digest]
+    closed.approve(digest, runs=1, by="somebody")
+    assert closed.admit(RUN, settings, method) == digest
+
+
+def test_a_policy_knows_smallest_by_the_number_that_it_came_to(tmp_path: Path) -> None:
+    policy = Policy(approval="policy", allow={"training.rounds": [1, 10], "data.site_sizes": ["smallest"]})
+    _, sites = make_kits(tmp_path, {SITE: str(tmp_path)}, ["segmentation"], policy=policy)
+    settings = wanted(data__site_sizes=20)
+    _, method = resolve(file=settings_to_send(settings))
+    assert Approvals(sites[SITE]).admit(RUN, settings, method) == digests(wanted(data__site_sizes="smallest"))[0]
 
 
 def test_what_is_unusual_is_said_in_plain_words() -> None:

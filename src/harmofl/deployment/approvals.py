@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.deployment.kits import SiteKit
-from harmofl.deployment.run_settings import approved_values, digests, unusual
+from harmofl.deployment.run_settings import SMALLEST, approved_values, digests, unusual
 from harmofl.documents import read_json
 from harmofl.errors import UsageError
 from harmofl.federation.client import RefusalError
@@ -40,10 +40,11 @@ class Approvals:
 
         `run`: its name; None before it has one, when the server asks what the images are like.
         """
-        found = next((digest for digest in digests(settings) if self.is_approved(digest)), None)
-        if found is None:
-            found = digests(settings)[-1]
+        approved = next((digest for digest in digests(settings) if self.is_approved(digest)), None)
+        found = approved or digests(settings)[-1]
+        if approved is None or self._approval(approved)["by"] == POLICY:  # which may have changed since
             if reason := self._why_not(settings, method):
+                self._path(found).unlink(missing_ok=True)
                 self._ask(found, settings)
                 raise RefusalError(
                     f"it waits for the hospital's approval ({reason}): `harmofl deploy approve {found}` there"
@@ -55,7 +56,10 @@ class Approvals:
 
     def _why_not(self, settings: Settings, method: Method) -> str:
         """Why a person has to decide; empty if the hospital's policy does."""
-        policy, values = self.kit.settings.policy, approved_values(settings)
+        policy, size = self.kit.settings.policy, settings.data.site_sizes
+        if type(size) is int and not policy.permits("data.site_sizes", size):  # what "smallest" came to
+            settings = settings.with_values("data", site_sizes=SMALLEST)
+        values = approved_values(settings)
         if policy.approval == "none":
             return ""
         if policy.approval == "ask":
@@ -66,12 +70,23 @@ class Approvals:
 
     def is_approved(self, digest: str) -> bool:
         """Whether settings are approved."""
-        return (self.folder / f"{digest}.approved.json").exists()
+        return self._path(digest).exists()
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest}.approved.json"
+
+    def _approval(self, digest: str) -> dict[str, Any]:
+        """Who approved settings, and for how many runs."""
+        try:
+            content = read_json(self._path(digest))
+            return {"by": str(content["by"]), "runs": int(content["runs"])}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RefusalError(f"what it noted of the approval {digest} is damaged") from error
 
     def approve(self, digest: str, runs: int, by: str = "") -> None:
         """Approve settings for so many runs."""
         content = {"by": by or getpass.getuser(), "at": time.strftime("%FT%TZ", time.gmtime()), "runs": runs}
-        write_whole(self.folder / f"{digest}.approved.json", json.dumps(content) + "\n")
+        write_whole(self._path(digest), json.dumps(content) + "\n")
 
     def refuse(self, beginning: str) -> str:
         """Forget settings, and their approval, by the beginning of their digest; return all of it."""
@@ -100,7 +115,7 @@ class Approvals:
         started = read_json(path) if path.exists() else []
         if run in started:
             return
-        most = read_json(self.folder / f"{digest}.approved.json")["runs"]
+        most = self._approval(digest)["runs"]
         if len(started) >= most:
             raise RefusalError(f"{most} runs with these settings were approved, and as many were started ({digest})")
         write_whole(path, json.dumps([*started, run]) + "\n")
