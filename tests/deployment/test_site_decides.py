@@ -222,6 +222,11 @@ def test_a_policy_knows_smallest_by_the_number_that_it_came_to(tmp_path: Path) -
     assert Approvals(sites[SITE]).admit(RUN, settings, method) == digests(wanted(data__site_sizes="smallest"))[0]
 
 
+def test_no_server_can_search_for_two_settings_of_one_digest() -> None:
+    (digest,) = digests(wanted())
+    assert len(digest) * 4 >= 128  # half as many bits to try
+
+
 def test_what_is_unusual_is_said_in_plain_words() -> None:
     settings = wanted(data__limit=4, seed=7)
     _, method = resolve(file=settings_to_send(settings))

@@ -18,6 +18,7 @@ OF_THE_IMAGES = ("data.sites", "data.channels", "data.classes", "data.site_sizes
 NOT_APPROVED = (*FREE_TO_CHANGE, "device", "preset", "data.folder", "data.hold_out_site", "model.initial")
 """What changes no result, or is the hospital's own to decide."""
 SMALLEST = "smallest"
+LENGTH = 32
 
 
 def approved_values(settings: Settings) -> dict[str, Any]:
@@ -28,9 +29,12 @@ def approved_values(settings: Settings) -> dict[str, Any]:
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """A short name for settings: the same settings have the same, at every party."""
+    """A name for settings: the same settings have the same, at every party.
+
+    Half of a SHA-256: a server chooses what it has approved, and of shorter names it could find two settings with one.
+    """
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
 def digests(settings: Settings) -> list[str]:
