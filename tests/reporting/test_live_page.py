@@ -1,5 +1,6 @@
 """The page that follows a run: over HTTP, and in a real browser while the run goes on."""
 
+import io
 import json
 import re
 import threading
@@ -12,13 +13,17 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from chromium import open_page
 from harmofl.files import claimed
 from harmofl.reporting.live_pages import LivePages
 from harmofl.reporting.live_server import Handler, LiveServer
 from harmofl.runs.folder import RunFolder
+from harmofl.runs.live_samples import LiveSample
 from written_runs import write_run
 
 SCORES = {"A": 0.9, "B <b>": 0.8, "C": 0.7}
@@ -73,6 +78,27 @@ def test_the_page_tells_of_rounds_sites_time_left_and_who_was_left_out_why(runni
     assert "C left out: no answer within federation.timeout" in words
     assert "Round 3, C : out of memory" in words
     assert page.count("<polyline") == 2 * (len(SCORES) + 1)
+
+
+def test_the_page_shows_what_the_newest_model_finds(running: Path) -> None:
+    truth = torch.zeros(40, 40, dtype=torch.uint8)
+    truth[10:20, 10:20] = 1
+    samples = RunFolder(running).samples
+    samples.write(LiveSample("A", 6, torch.full((3, 40, 40), 0.5), truth, truth.roll(4, dims=1)))
+    samples.write(LiveSample("B <b>", 6, torch.zeros(1, 40, 40), "tumor", "normal"))
+    with serving(LiveServer(running)) as url:
+        page = get(url)
+        assert "A, after round 6: an image for validation" in text_of(page)
+        assert "after round 6: normal found, tumor in truth" in page
+        with urlopen(f"{url}sample?site=A", timeout=20) as answer:
+            pixels = np.asarray(Image.open(io.BytesIO(answer.read())))
+        with pytest.raises(HTTPError, match="404"):
+            get(f"{url}sample?site=C")
+    assert pixels.shape == (160, 3 * 160 + 2 * 6, 3)  # each pixel four wide, three tiles, two gaps
+    true, found = pixels[:, 166:326], pixels[:, 332:]
+    assert (true[60, 60] == found[60, 60]).all()  # in both masks
+    assert (true[60, 44] != found[60, 44]).any()  # missed
+    assert (found[60, 90] != found[0, 0]).any()  # made up
 
 
 def test_only_reading_is_possible_and_only_what_belongs_to_the_folder(running: Path) -> None:

@@ -21,6 +21,7 @@ from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from harmofl.federation.sampling import take_sample
 from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
@@ -29,6 +30,7 @@ from harmofl.methods.penalties import Batch, Penalty, Term, squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
 from harmofl.models.network import Network
+from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
 from harmofl.settings import Settings
@@ -76,11 +78,12 @@ class Client:
         keeps_model: bool = False,
         facts: DataFacts | None = None,
         trained: TrainedRounds | None = None,
+        samples: LiveSamples | None = None,
     ) -> None:
         """`keeps_model`: write the selected model at the site, also where the server has all of it.
 
         `facts`: of the images, for the description of a model that is written here. `trained`: rounds of training that
-        need not be repeated.
+        need not be repeated. `samples`: where to leave an image for whoever watches the run.
         """
         self.site = site
         self.task = task
@@ -88,6 +91,7 @@ class Client:
         self.settings = settings
         self.facts = facts
         self.trained = trained
+        self.samples = samples
         self.model = model
         self.store = store
         self.model_folder = model_folder
@@ -133,13 +137,13 @@ class Client:
         _, memories = self._receive(request, newest=request.round)
         self.model.harmonizer.freeze()  # a model that is used learns no more
         with self._in_use(memories):
-            scores = self._test(request.round) if request.thorough else self._scores()
+            scores = self._test(request.round) if request.thorough else self._scores(request.round)
         return Reply(self.site.name, metrics=scores, num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
         kept, memories = self._receive(request, newest=request.round - 1)
         with self._in_use(memories):
-            scores = self._scores() if request.score else {}
+            scores = self._scores(request.round - 1) if request.score else {}
         try:
             trained = self._train_once(request, kept, memories)
             self._keep(request, trained.kept)
@@ -263,13 +267,14 @@ class Client:
         self.store.save(request.round, kept)
         self.store.prune({*request.keep, request.round})
 
-    def _scores(self) -> dict[str, dict[str, Scores]]:
-        """Validation and test scores of the received model, by the site that the images come from."""
+    def _scores(self, round_number: int) -> dict[str, dict[str, Scores]]:
+        """Validation and test scores of the model of a round, by the site that the images come from."""
         scores: dict[str, dict[str, Scores]] = {"val": {}, "test": {}}
         for name in self.site.test:
             with self._adapt_to(name):
                 scores["val"][name] = self._score(self.site.val[name])
                 scores["test"][name] = self._score(self.site.test[name])
+                self._show_sample(name, round_number)
         return scores
 
     def _test(self, round_number: int) -> dict[str, dict[str, Scores]]:
@@ -286,6 +291,12 @@ class Client:
     def _score(self, images: ImageSet, thorough: bool = False) -> Scores:
         with evaluating(self.model):
             return score(self.model, self.task, self.settings, images, thorough)
+
+    def _show_sample(self, name: str, round_number: int) -> None:
+        if self.samples and self.settings.data.dimensions == 2:
+            with evaluating(self.model):
+                images = self.site.val[name]
+                self.samples.write(take_sample(self.model, self.task, self.settings, images, name, round_number))
 
     @contextmanager
     def _in_use(self, memories: Mapping[str, Memory]) -> Iterator[None]:

@@ -104,6 +104,7 @@ class Clients:
                 store=run.site_store(site),
                 model_folder=run.model / "sites" / site,
                 tell=self._describe,
+                samples=run.samples,
             )
         return self._made[site]
 

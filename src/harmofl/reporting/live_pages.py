@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
 from harmofl.errors import UsageError
 from harmofl.reporting.gallery import FOLDER, list_pictures
+from harmofl.reporting.live_pictures import caption, draw_sample
 from harmofl.reporting.live_view import settings_of, view
 from harmofl.reporting.templates import render
 from harmofl.runs.compared import ListedRun, list_runs
+from harmofl.runs.folder import RunFolder
 from harmofl.runs.status import is_run, read_status
 
 EVERY = 2
@@ -50,6 +53,14 @@ class LivePages:
             raise UsageError(f"picture {number}: {len(pictures)} are there")
         return pictures[number][0].read_bytes()
 
+    def sample(self, run: str, site: str) -> bytes:
+        """What the newest model finds on an image of a site."""
+        place = self._place(run) or self.folder
+        for sample in RunFolder(place).samples.read():
+            if sample.site == site:
+                return draw_sample(sample)
+        raise UsageError(f"{site}: no image of it is there")
+
     @property
     def _name(self) -> str:
         return self.folder.resolve().name
@@ -68,12 +79,18 @@ class LivePages:
     def _one_run(self, place: Path, run: str) -> str:
         captions = [caption for _, caption in list_pictures(place / FOLDER)]
         sources = ["picture?" + urlencode({"run": run, "number": number}) for number in range(len(captions))]
-        pictures = list(zip(sources, captions, strict=True))
+        pictures = [*_samples(place, run), *zip(sources, captions, strict=True)]
         return render("live_content.html.j2", **view(read_status(place)), pictures=pictures)
 
     def _all_runs(self) -> str:
         runs = list_runs(self.folder)
         return render("live_runs.html.j2", title=f"Runs in {self._name}", sentence=_count(runs), runs=runs)
+
+
+def _samples(place: Path, run: str) -> Iterator[tuple[str, str]]:
+    for sample in RunFolder(place).samples.read():
+        # The round is there for the browser: with a new one it asks again.
+        yield "sample?" + urlencode({"run": run, "site": sample.site, "round": sample.round}), caption(sample)
 
 
 def _count(runs: list[ListedRun]) -> str:

@@ -84,6 +84,8 @@ class Handler(BaseHTTPRequestHandler):
                 return "text/html; charset=utf-8", self._pages.content(run).encode()
             case "/picture":
                 return "image/png", self._pages.picture(run, int(asked.get("number", "")))
+            case "/sample":
+                return "image/png", self._pages.sample(run, asked.get("site", ""))
         raise UsageError(f"{path}: no such page")
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:

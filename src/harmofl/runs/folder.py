@@ -20,6 +20,7 @@ from harmofl.data.facts import DataFacts
 from harmofl.documents import read_json
 from harmofl.errors import UsageError, describe
 from harmofl.files import claim, remove_parts, sync_folder, write_whole
+from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.store import CorruptVersionError, Store
 from harmofl.settings import Settings, differences, read_toml
 
@@ -83,6 +84,11 @@ class RunFolder:
     def live(self) -> Path:
         """What the sites have answered in the round that is under way."""
         return self.path / ".live.json"
+
+    @property
+    def samples(self) -> LiveSamples:
+        """What the newest model finds on an image of each site, while the run's process is there."""
+        return LiveSamples(self.path / ".samples")
 
     @property
     def lock(self) -> Path:
@@ -166,6 +172,7 @@ class RunFolder:
         if self._lock is not None:
             with suppress(OSError):
                 self.live.unlink(missing_ok=True)
+            self.samples.remove()
             os.close(self._lock)
             self._lock = None
 
