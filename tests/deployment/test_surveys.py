@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from folders import picture, segmentation_folder
 from harmofl.analysis.hospital_surveys import surveys_of
 from harmofl.cli import app
+from harmofl.deployment.audit import audit_log
 from harmofl.deployment.coordinator import RunOptions
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.site_policy import Fewest
@@ -50,6 +51,8 @@ def test_the_network_changes_no_number(tmp_path: Path, images: Path) -> None:
     settings, _ = resolve("segmentation", "fedavg", "smoke", overrides={"data.folder": str(images)})
     here = surveys_of(settings.with_values("data", sites=SITES, classes=["0", "255"], channels=3, cache=str(tmp_path)))
     assert ask(server, loopback) == here
+    noted = [json.loads(line)["asked"] for line in audit_log(server.folder).read_text().splitlines()]
+    assert noted == ["deploy compare, or plan", *["describe"] * 3, *["survey"] * 3]
     said = b"".join(loopback.said)
     assert not any(word in said for word in (b"p0-", b".png", b"images/", str(tmp_path).encode()))
 

@@ -115,14 +115,20 @@ def coordinate(
     wanted, _ = options.resolve(synthetic=False)
     RunFolder(out).check_start(resume)  # or an error, before anyone waits
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as reached:
-        write_entry(audit_log(kit.folder), who=getpass.getuser(), asked="deploy run", outcome=f"started: {out}")
-        transport = AuditedTransport(reached, audit_log(kit.folder), lambda request: digest_of(request.settings))
+        transport = audited(kit, reached, "deploy run", f"started: {out}")
         names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
         facts = DataFacts.read(RunFolder(out).data) if resume else ask_for_facts(options, wanted, transport, names)
         settings, method = options.resolve(facts.synthetic)
         watch(ImagesChosen(settings.data.images_used))
         sites = RunSites(transport, facts.sites)
         return run_federation(settings, facts, method, out, resume, watch, transport=nullcontext(sites))
+
+
+def audited(kit: ServerKit, transport: Transport, asked: str, outcome: str) -> AuditedTransport:
+    """Write down who starts something at the server; return a transport that writes down what sites are asked."""
+    path = audit_log(kit.folder)
+    write_entry(path, who=getpass.getuser(), asked=asked, outcome=outcome)
+    return AuditedTransport(transport, path, lambda request: digest_of(request.settings))
 
 
 def wait_for_quorum(

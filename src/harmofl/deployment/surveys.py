@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from harmofl.analysis.survey import Survey, read_survey
-from harmofl.deployment.coordinator import NO_RUN, RunOptions, ask_for_facts, wait_for_quorum
+from harmofl.deployment.coordinator import NO_RUN, RunOptions, ask_for_facts, audited, wait_for_quorum
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError
@@ -27,7 +27,8 @@ def ask_for_surveys(
     """
     options.check()
     wanted, _ = options.resolve(synthetic=False)
-    with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as transport:
+    with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as reached:
+        transport = audited(kit, reached, "deploy compare, or plan", "started")
         names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
         facts = ask_for_facts(options, wanted, transport, names)
         settings = facts.complete(options.resolve(facts.synthetic)[0])
