@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def test_nothing_leaves_that_cannot_be_written_down(tmp_path: Path, caplog: pyte
     reply = decode_reply(Participant(sites[SITES[0]]).answer(b"garbage"))
     assert reply.error.startswith("its audit log cannot be written")
     assert "a request was not answered: IsADirectoryError" in caplog.text
+
+
+def test_an_entry_that_a_disk_takes_in_part_only_is_not_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    write_entry(path, outcome="done")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 50, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            write_entry(path, outcome="done")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def damage(lines: list[str], how: str) -> list[str]:

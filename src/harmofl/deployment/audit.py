@@ -6,6 +6,7 @@ Each line holds the digest of the one before. A line that is changed, taken out 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -51,7 +52,9 @@ def write_entry(path: Path, **entry: Any) -> None:
         values = {"time": time.strftime("%FT%TZ", time.gmtime()), **entry}
         previous = _last_digest(handle)
         line = {**values, "previous": previous, "digest": chain(values, previous)}
-        os.write(handle, (json.dumps(line, ensure_ascii=False) + "\n").encode())
+        text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+        if os.write(handle, text) < len(text):  # a disk takes what still fits, and only the next write fails
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(handle)
     finally:
         os.close(handle)
