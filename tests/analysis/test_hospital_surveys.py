@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import nibabel
+import numpy as np
 import pytest
 
 from harmofl.analysis.hospital_surveys import surveys_of
@@ -33,17 +34,20 @@ def test_volumes_as_they_were_scanned_are_told_in_one_orientation(folder: Path, 
     assert box == pytest.approx([14, 14, 16], abs=2.5)  # an ellipsoid with half-axes of 8, 7 and 7 mm
 
 
-def test_a_volume_that_does_not_say_how_it_lies_tells_no_spacing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("invalid", "spacing"), [(False, [1.5, 1.2, 1.2]), (True, None)])
+def test_a_volume_that_does_not_say_how_it_lies_tells_its_spacing_or_none(
+    tmp_path: Path, invalid: bool, spacing: list[float] | None
+) -> None:
     folder = write_hospitals(tmp_path / "scans", cases=4)
     for path in (folder / "B").iterdir():
         image = nibabel.load(path)
         image.set_qform(None, 0)
-        image.set_sform(None, 0)
+        image.set_sform(np.diag([0, 0, 0, 1]) if invalid else None, 2 if invalid else 0)
         nibabel.save(image, path)
     settings = settings_for(folder, dimensions=3, cache=str(tmp_path / "cache")).with_values("data", spacing=None)
     surveys = surveys_of(settings)
     assert surveys["A"].spacing == pytest.approx([2.0, 1.0, 1.0], rel=1e-4)
-    assert surveys["B"].spacing is None
+    assert surveys["B"].spacing == (spacing and pytest.approx(spacing))
 
 
 def test_slices_and_resampled_volumes_tell_what_the_files_are_like(folder: Path, tmp_path: Path) -> None:

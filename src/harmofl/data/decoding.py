@@ -23,7 +23,7 @@ from harmofl.events import ImagesRead, ImagesReady, Watch
 from harmofl.registry import Kind
 from harmofl.settings import DataSettings
 
-VERSION = 5
+VERSION = 6
 """Of what decoding does; another number makes every entry of the cache anew."""
 MOST_MASK_VALUES = 256
 UNPACKED = 12

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harmofl.data.scans import Mask, Pixels, Scan, UnreadableError
+from harmofl.data.formats.grid import is_valid
+from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 
 Affine = NDArray[np.float64]
 
@@ -24,7 +25,7 @@ AXES = "SPL"
 """Where slices, rows and columns of the common grid lead: superior, posterior, left."""
 LABELS = (("L", "R"), ("P", "A"), ("I", "S"))
 UNPLACED: Affine = np.array([[0, 0, -1, 0], [0, -1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]], dtype=np.float64)
-"""The affine of a volume that does not say how it lies: it is taken as if it lay on the common grid already."""
+"""The affine of a volume that does not say how it lies: taken as if it lay on the common grid already, at 1 mm."""
 SLICES_AT_ONCE = 8
 MOST_VOXELS = 2**29
 """Of a volume after resampling, channels included."""
@@ -50,14 +51,21 @@ def affine_of_slices(scan: Scan) -> Affine:
     """From the voxels (slice, row, column) of a scan's pixels to millimetres."""
     from nibabel.orientations import inv_ornt_aff
 
-    geometry = scan.geometry
-    if not geometry.is_placed or geometry.affine is None:
+    geometry, affine = scan.geometry, scan.geometry.affine
+    if affine is None or not _tells_spacing(geometry):
         return UNPLACED
-    affine = geometry.affine
     if geometry.orientation is not None:
         affine = affine @ inv_ornt_aff(geometry.orientation, (*geometry.stored_shape, 1)[:3])
     columns, rows, slices, origin = affine.T
-    return np.column_stack([slices, rows, columns, origin])
+    placed = np.column_stack([slices, rows, columns, origin])
+    if geometry.is_placed:
+        return placed
+    return UNPLACED @ np.diag([*np.linalg.norm(placed[:3, :3], axis=0), 1.0])
+
+
+def _tells_spacing(geometry: Geometry) -> bool:
+    """A NIfTI file without a code for its orientation still says how far apart its voxels lie (pixdim)."""
+    return geometry.is_placed or (geometry.kind == "nifti" and is_valid(geometry.affine))
 
 
 OWN_SPACING = ("own_mm_slices", "own_mm_rows", "own_mm_columns")
@@ -66,7 +74,7 @@ OWN_SPACING = ("own_mm_slices", "own_mm_rows", "own_mm_columns")
 
 def facts_of_spacing(scan: Scan) -> dict[str, float]:
     """How far apart a scan's slices, rows and columns lie, as the cache keeps it."""
-    if not scan.geometry.is_placed:
+    if not _tells_spacing(scan.geometry):
         return dict.fromkeys(OWN_SPACING, 0.0)
     lengths = np.linalg.norm(affine_of_slices(scan)[:3, :3], axis=0).tolist()
     return dict(zip(OWN_SPACING, lengths, strict=True))
