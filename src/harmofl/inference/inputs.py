@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harmofl.data.file_hashes import files_of
 from harmofl.data.formats.content import SUFFIXES, is_dicom, is_readable
 from harmofl.data.formats.dicom import is_placed, series_of
 from harmofl.data.layouts.manifest import image_columns
@@ -111,14 +112,14 @@ def _meant(named: str, out: Path) -> Sequence[Input]:
 def _in_table(table: Path) -> Iterator[Input]:
     """The images of a table with a column `image`, or columns such as `image_t2` and `image_adc` for channels."""
     read = Table(table.parent, table.name)
-    delimiter = max(",;\t", key=lambda mark: len(read.header(mark)))
+    delimiter = read.delimiter(lambda name: name == "image" or name.startswith("image_"))
     header = read.header(delimiter)
     columns = image_columns(header)
     read.require(columns, header)
     rows = read.rows(delimiter)
     next(rows)
     for line, row in rows:
-        values = dict(zip(header, (value.strip() for value in row), strict=False))
+        values = dict(zip(header, (value.strip().replace("\\", "/") for value in row), strict=False))  # as in training
         paths = [table.parent / values.get(name, "") for name in columns]
         missing = [f"no such file: {path}" for path in paths if path == table.parent or not path.exists()]
         error = f"line {line} of {table.name}: {missing[0]}" if missing else ""
@@ -171,14 +172,23 @@ def _in_folder(folder: Path, out: Path) -> Iterator[Input]:
 def _pictures(files: Sequence[Path], folders: Collection[str] = ()) -> Iterator[Input]:
     """Each file for itself; what is no image, or was made from one that lies there, is left out."""
     readable = {file for file in files if is_readable(file)}
+    voxels = {each for file in readable for each in _beside(file)}
     images = {(file.parent, stem_of(file).lower()) for file in readable}
     images |= {(file.parent, name.lower()) for file in files[:1] for name in folders}
     for file in files:
         if file in readable:
             reason = NOT_AN_IMAGE_OF_ITS_OWN if _is_made_from(file, images) else ""
             yield Input(str(file), file, left_out=reason)
-        elif not file.name.startswith(".") and file.name.lower() not in SYSTEM_FILES:
+        elif not file.name.startswith(".") and file.name.lower() not in SYSTEM_FILES and file not in voxels:
             yield Input(str(file), file, left_out=NOT_READ)
+
+
+def _beside(file: Path) -> list[Path]:
+    """The file with the voxels of a header, which is no image of its own."""
+    try:
+        return files_of(file)[1:]
+    except OSError:  # it will be said when the image is read
+        return []
 
 
 def _is_made_from(file: Path, images: Collection[tuple[Path, str]]) -> bool:

@@ -104,7 +104,7 @@ def _folders_of(samples: Iterable[Sample]) -> set[str]:
 def _rows(table: Table, kind: Kind) -> Iterator[Row]:
     """Go through the rows below the header, whichever delimiter it uses."""
     known = {"site", "image", TRUTH[kind], "split", "patient"}
-    delimiter = max(",;\t", key=lambda candidate: len(known & _columns(table, candidate)))
+    delimiter = table.delimiter(known.__contains__)
     header = table.header(delimiter)
     images = image_columns(header)
     needed = ("site", *images, TRUTH[kind])
@@ -136,14 +136,6 @@ def image_columns(header: Sequence[str]) -> tuple[str, ...]:
 def _comma_separated(*values: str) -> str:
     """Values with a comma on both sides, which other delimiters become too."""
     return "".join(f",{value.strip()}" for each in values for value in re.split("[,;\t]", each)) + ","
-
-
-def _columns(table: Table, delimiter: str) -> set[str]:
-    """The columns that a delimiter would give; with a wrong one, the header may not even be a table's."""
-    try:
-        return set(table.header(delimiter))
-    except UsageError:
-        return set()
 
 
 def _sample(tree: Tree, row: Row, truth: str) -> tuple[Sample, list[str]]:

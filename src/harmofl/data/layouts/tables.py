@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -45,6 +45,17 @@ class Table:
             raise UsageError(f"{self.path} line {line}: not a table of comma-separated values ({error})") from None
         except UnicodeDecodeError:
             raise UsageError(f"{self.path}: not UTF-8 text (near line {line}); save it as CSV in UTF-8") from None
+
+    def delimiter(self, is_known: Callable[[str], bool]) -> str:
+        """The one of comma, semicolon and tab that gives most of the columns that are known."""
+        return max(",;\t", key=lambda candidate: sum(map(is_known, self._columns(candidate))))
+
+    def _columns(self, delimiter: str) -> set[str]:
+        """The columns that a delimiter would give; with a wrong one, the header may not even be a table's."""
+        try:
+            return set(self.header(delimiter))
+        except UsageError:
+            return set()
 
     def header(self, delimiter: str = ",") -> list[str]:
         """Return the columns' names in lower case."""
