@@ -7,8 +7,10 @@ from typer.testing import CliRunner
 import harmofl
 from chromium import open_page
 from folders import segmentation_folder
+from harmofl.analysis.comparison import Comparison
 from harmofl.cli import app
-from harmofl.reporting.comparison_page import NUMBERS, PAGE
+from harmofl.reporting.comparison_page import NUMBERS, PAGE, Compared, train_command
+from harmofl.settings import resolve
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +45,10 @@ def test_the_command_prints_a_table_and_advice_or_json(folder: Path, tmp_path: P
     assert "--method harmofl" in printed.output
     as_json = runner.invoke(app, [*arguments, "--json"])
     assert list(json.loads(as_json.output)["sites"]) == ["site-0", "site-1", "site-2"]
+
+
+def test_the_command_trains_on_what_was_compared() -> None:
+    settings, _ = resolve("prostate", "fedavg", "smoke", overrides={"data.dimensions": 3})
+    compared = Compared(Comparison("prostate", "segmentation", "synthetic hospitals", {}), settings)
+    expected = "harmofl train --task prostate --method fedavg --preset smoke --set data.dimensions=3 --out runs/first"
+    assert train_command(compared) == expected

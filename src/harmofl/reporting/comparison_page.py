@@ -105,6 +105,12 @@ def train_command(compared: Compared) -> str:
     parts = ["harmofl", *command, "--task", settings.task, "--method", options.pop("method", "fedavg")]
     if settings.data.folder and compared.images_here:
         parts += ["--data", Path(settings.data.folder).name]
+    if settings.preset != "small":
+        parts += ["--preset", settings.preset]
+    if settings.data.dimensions == 3:
+        parts += ["--set", "data.dimensions=3"]
+    if settings.model.norm != "batch":
+        options.pop("model.statistics", None)  # such norm layers keep none
     for name, value in options.items():
         parts += ["--set", f"{name}={value}"]
     return shlex.join([*parts, "--out", "runs/first"])
