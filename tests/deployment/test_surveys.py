@@ -92,6 +92,10 @@ def test_a_hospital_tells_nothing_of_fewer_patients_than_a_run_may_use(tmp_path:
     server, loopback = on_network(tmp_path, images, policy=policy)
     with pytest.raises(RunError, match="too few are used here: patients in train 5 of 6"):
         ask(server, loopback)
+    few = segmentation_folder(tmp_path / "few", sites=3, patients=4, images=5)
+    server, loopback = on_network(tmp_path / "divided by image", few, policy=policy)
+    with pytest.raises(RunError, match="too few are used here: patients in train 4 of 6"):
+        ask(server, loopback, split_by="image")  # of 20 images, 13 to train on
 
 
 def test_windows_and_other_choices_of_the_same_images_are_refused(tmp_path: Path, images: Path) -> None:

@@ -106,12 +106,8 @@ class Hospitals(TaskImages):
         return images.at(places), names
 
     def _patients(self, site: str, groups: Tensor) -> Tensor:
-        """Whose images they are: split by image, a folder's groups are its samples, whoever they are of."""
-        if not isinstance(self.source, ImageFolder) or self.settings.data.split_by == "patient":
-            return groups
-        first: dict[str | int, int] = {}
-        samples = enumerate(self.source.decoded(site).samples)
-        return torch.tensor([first.setdefault(sample.patient or number, number) for number, sample in samples])[groups]
+        """Whose images they are."""
+        return self.source.patients(site, groups) if isinstance(self.source, ImageFolder) else groups
 
     def batches(self, images: ImageSet) -> Iterator[LabelledImages]:
         """Images in batches that fit into memory, whatever their size."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from harmofl.data.cache import Cache, default_cache
 from harmofl.data.classes import Classes
 from harmofl.data.decoding import DecodedSite, Recipe, decode_site
@@ -124,6 +127,14 @@ class ImageFolder:
             return fingerprint_images(decoded.samples, decoded.prints, self.recipe, limit)
         samples = draw_samples(self.kind, decoded.samples, self.data.limit, self.data.seed, trained_as)
         return fingerprint_images(samples, decoded.prints, self.recipe, self.data.limit)
+
+    def patients(self, site: str, groups: Tensor) -> Tensor:
+        """Whose images they are, by their groups: split by image, these are the samples, whoever they are of."""
+        if self.data.split_by == "patient":
+            return groups
+        first: dict[str | int, int] = {}
+        samples = enumerate(self.decoded(site).samples)
+        return torch.tensor([first.setdefault(sample.patient or number, number) for number, sample in samples])[groups]
 
     def choice(self, site: str) -> str:
         """A short name for which images a site trains on, whatever is made of them."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.data.folder import ImageFolder
-from harmofl.data.images import Site
+from harmofl.data.images import ImageSet, Site
 from harmofl.data.inspection import check_for_training
 from harmofl.data.samples import POOLED
 from harmofl.data.volumes import to_patches
@@ -72,6 +74,11 @@ class OwnImages:
         train = to_patches(train, settings.data)
         site = Site(name, train, {name: val}, {name: test}, {name: train})
         return cls(site, facts.complete(settings), facts, folder, own_name)
+
+    def num_patients(self, images: ImageSet) -> int:
+        """How many patients some of its images are of, however they are divided."""
+        groups, source = images.groups, self.source
+        return len(torch.unique(source.patients(self.own_name, groups) if isinstance(source, ImageFolder) else groups))
 
     @property
     def choice(self) -> str:

@@ -27,7 +27,7 @@ def answer_survey(kit: SiteKit, settings: Settings) -> dict[str, Any]:
     refuse_windows(settings, kit)
     images = OwnImages.of(kit, settings)
     if kit.data is not None:
-        refuse_few_images(images.site, kit.settings.policy, only_training=True)
+        refuse_few_images(images, kit.settings.policy, only_training=True)
     remember(kit.state(SURVEYS), images.choice, OTHER_IMAGES)
     task, fewest = registry.tasks.find(settings.task), settings.data.min_images_for_amplitude
     surveyed = surveyed_site(task, images.settings, images.own_name, images.source, fewest)

@@ -203,7 +203,7 @@ class Participant:
         remember(state / "annotations.json", images.annotations, OTHER_ANNOTATIONS)
         self._fingerprint = images.fingerprint
         if self.protects:
-            refuse_few_images(images.site, self.kit.settings.policy)
+            refuse_few_images(images, self.kit.settings.policy)
         model = task.build_model(images.settings, method)
         self._initial = weights_of(snapshot(model.network), {name for name, _ in model.network.named_parameters()})
         return Client(

@@ -12,8 +12,8 @@ from typing import Any, get_args
 import torch
 
 from harmofl import registry
-from harmofl.data.images import Site
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.own_images import OwnImages
 from harmofl.deployment.site_policy import Policy, too_few
 from harmofl.documents import read_json
 from harmofl.federation.client import RefusalError
@@ -116,12 +116,13 @@ def apply_own_choices(settings: Settings, kit: SiteKit) -> Settings:
     return changed.model_copy(update={"device": own.device})
 
 
-def refuse_few_images(site: Site, policy: Policy, only_training: bool = False) -> None:
+def refuse_few_images(own: OwnImages, policy: Policy, only_training: bool = False) -> None:
     """Refuse what uses so few images, or those of so few patients, that numbers could tell of one of them."""
+    site = own.site
     scored = {} if only_training else {"val": site.val[site.name], "test": site.test[site.name]}
     parts = {"train": site.train, **scored}
     images = {part: len(each) for part, each in parts.items()}
-    patients = {part: len(set(each.groups.tolist())) for part, each in parts.items()}
+    patients = {part: own.num_patients(each) for part, each in parts.items()}
     problems = (too_few(images, policy.fewest_images, "images"), too_few(patients, policy.fewest_patients, "patients"))
     if found := [problem for problem in problems if problem]:
         raise RefusalError(f"with these settings too few are used here: {'; '.join(found)} (policy in its site.toml)")
