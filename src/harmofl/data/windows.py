@@ -79,4 +79,4 @@ class WindowGrid:
                 total = torch.zeros(len(window), *self.padded)
             total[(slice(None), *place)] += weights * window
             weight_sum[place] += weights
-        return (total / weight_sum)[(slice(None), *(slice(length) for length in self.shape))]
+        return total.div_(weight_sum)[(slice(None), *(slice(length) for length in self.shape))]
