@@ -87,6 +87,8 @@ def test_hospitals_that_hide_their_sizes_do_not_count_but_one_is_needed() -> Non
     quiet = Survey(images=3, patients=2, hidden="fewer than 8 training images")
     plan = planned({"A": survey(), "Q": quiet}, dimensions=3)
     assert plan.notes[0] == "Q: fewer than 8 training images; it did not count."
+    uneven = survey(hidden="half of its patients have fewer than 4 images")
+    assert planned({"U": uneven}, dimensions=3).notes[0].endswith("; how its images look did not count.")
     with pytest.raises(UsageError, match="a plan needs one hospital at least that tells the size of its images"):
         planned({"Q": quiet}, dimensions=3)
 

@@ -245,7 +245,11 @@ def _plan_method(settings: Settings, comparison: Comparison) -> list[Step]:
 def _notes(comparison: Comparison) -> list[str]:
     """What the plan does not decide."""
     surveys = comparison.surveys
-    notes = [f"{site}: {survey.hidden}; it did not count." for site, survey in surveys.items() if survey.hidden]
+    notes = [
+        f"{site}: {survey.hidden}; {'how its images look' if survey.size else 'it'} did not count."
+        for site, survey in surveys.items()
+        if survey.hidden
+    ]
     notes += [each.reason for each in comparison.advice if not each.options]
     if any(survey.original and survey.original[0] < HOUNSFIELD for survey in surveys.values()):
         notes.append(
