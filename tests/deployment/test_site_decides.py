@@ -18,6 +18,7 @@ from harmofl.deployment.checking import check_approvals
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.participant import Participant
+from harmofl.deployment.policy import refuse_large_networks
 from harmofl.deployment.run_protocol import rounded
 from harmofl.deployment.run_settings import describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
@@ -179,6 +180,15 @@ def test_a_huge_network_is_refused_before_it_is_built(tmp_path: Path, images: Pa
     settings = wanted(model__features=1024)
     reply = Hospital(tmp_path, images, OPEN).ask("describe", 0, settings, state={})
     assert "MB: at most 2048 are accepted" in reply.error
+
+
+@pytest.mark.parametrize("method", ["harmofl", "sitealign"])
+@pytest.mark.parametrize("band", ["dc", 0.2, "full"])
+def test_no_band_hides_a_huge_network(method: str, band: str | float) -> None:
+    huge = {"model.features": 1024, "method.band": band, "data.folder": "there"}
+    settings, chosen = resolve("segmentation", method, "smoke", overrides=huge)
+    with pytest.raises(RefusalError, match="MB: at most 2048 are accepted"):
+        refuse_large_networks(settings, chosen, 2048)
 
 
 def test_every_request_of_a_run_must_have_its_settings(tmp_path: Path, images: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +20,7 @@ from harmofl.documents import read_json
 from harmofl.federation.client import RefusalError
 from harmofl.federation.messages import Kind, Request
 from harmofl.files import write_whole
+from harmofl.methods.harmonizers import identity
 from harmofl.methods.method import Method
 from harmofl.methods.pieces import Piece
 from harmofl.settings import Settings, flatten
@@ -75,7 +77,8 @@ def refuse_large_networks(settings: Settings, method: Method, largest_mb: int) -
     try:
         with warnings.catch_warnings(), torch.device("meta"):  # shapes only
             warnings.simplefilter("ignore")  # of initializations that have nothing to do
-            model = registry.tasks.find(settings.task).build_model(settings, method)
+            plain = replace(method, harmonizer=identity)  # a harmonizer may need real tensors, and is small
+            model = registry.tasks.find(settings.task).build_model(settings, plain)
     except (RuntimeError, NotImplementedError, AssertionError):  # a network of a plugin that needs real tensors
         return
     needed = sum(tensor.nbytes for tensor in model.state_dict().values()) / MEGABYTE
