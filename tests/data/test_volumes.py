@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from harmofl.data.images import LabelledImages
-from harmofl.data.volumes import PatchSet, VolumeSet, choose_places, redraw, to_patches
+from harmofl.data.volumes import PatchSet, VolumeSet, choose_places, count_whole, redraw, to_patches
 from harmofl.data.windows import WindowGrid
 from harmofl.settings import DataSettings
 from harmofl.tasks.task import Task
@@ -47,6 +47,12 @@ def test_a_volume_smaller_than_the_patch_is_mirrored_at_its_ends() -> None:
     patches = PatchSet.of(volumes(1, (3, 8, 8)), DATA)
     image = patches.load(torch.tensor([0])).images[0, 0]
     assert torch.equal(image[:3], image[3:6].flip(0))
+
+
+def test_patches_of_one_volume_count_as_one_image() -> None:
+    patches = PatchSet.of(volumes(2), DATA)
+    assert (len(patches), count_whole(patches), count_whole(patches.at(torch.tensor([0, 1, 2])))) == (6, 2, 1)
+    assert count_whole(volumes(2)) == 2
 
 
 def test_only_what_is_drawn_changes() -> None:

@@ -212,6 +212,13 @@ def to_patches(images: ImageSet, data: DataSettings) -> ImageSet:
     return PatchSet.of(images, data) if isinstance(images, VolumeSet) else images
 
 
+def count_whole(images: ImageSet) -> int:
+    """How many images there are, and of patches how many volumes they are of: however many are drawn of it, one."""
+    if isinstance(images, PatchSet):
+        return len(torch.unique(images.numbers // images.per_volume))
+    return sum(map(count_whole, images.sets)) if isinstance(images, JoinedImages) else len(images)
+
+
 def redraw(images: ImageSet, seed: int) -> ImageSet:
     """The same images with other patches of their volumes; the very same object if it holds no patches."""
     if isinstance(images, PatchSet):

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from harmofl.data.facts import DataFacts
 from harmofl.data.images import ImageSet, Site, seed_of
+from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
 from harmofl.errors import UsageError
 from harmofl.federation.inputs import TrainingInputs
@@ -252,7 +253,7 @@ class Client:
 
     def _refuse_to_reveal(self, memories: Mapping[str, Memory]) -> None:
         """What was computed from very few images could give one of them away: the site keeps it."""
-        fewest, own = self.settings.data.min_images_for_amplitude, len(self.site.train)
+        fewest, own = self.settings.data.min_images_for_amplitude, count_whole(self.site.train)
         for name, piece in self.pieces.items():
             if own < fewest and memories[name].sent and piece.could_reveal_images(self.model):
                 raise RefusalError(
