@@ -141,7 +141,7 @@ def test_a_site_joins_while_the_authority_is_kept_offline(kits: Path) -> None:
 @pytest.mark.parametrize("window", ["[1]", "[2, 1]", "[1, 1]", "[0, 1, 2]", '["0", "1"]', "1", "[0, inf]"])
 def test_a_window_of_intensities_is_checked(kits: Path, window: str) -> None:
     path = kits / "sites" / SITES[0] / "site.toml"
-    path.write_text(f"{path.read_text()}\nintensity = {window}\n")
+    path.write_text(f"intensity = {window}\n{path.read_text()}")  # before the tables
     with pytest.raises(UsageError, match=r"site\.toml: intensity"):
         SiteKit.open(path.parent)
 
