@@ -151,6 +151,17 @@ def test_only_as_many_models_are_scored_as_the_run_has_rounds(tmp_path: Path, im
     assert "this run has rounds 1 to 1" in hospital.ask("evaluate", 2, settings, state).error
 
 
+def test_a_round_is_trained_twice_at_most_with_different_models(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, training__rounds=1)
+    state = first_model(settings)
+    name = next(name for name, tensor in state.items() if tensor.ndim > 1)
+    near = [state | {name: state[name] * (1 + 1e-5 * number)} for number in range(3)]
+    assert [bool(hospital.ask("train", 1, settings, each).error) for each in near] == [False, False, True]
+    assert "2 models of this run have been trained here" in hospital.ask("train", 1, settings, near[2]).error
+    assert not hospital.ask("train", 1, settings, near[0]).error  # as a resumed run does
+
+
 def test_a_run_starts_from_the_weights_of_its_seed_unless_the_hospital_allows_others(
     tmp_path: Path, images: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a run's protocol calls for, as a hospital follows it: rounds in order, few models to score, no leaps.
+"""What a run's protocol calls for, as a hospital follows it: its rounds, few models to train and score, no leaps.
 
 A server that may have any model scored as often as it likes can read images out of the scores. So a hospital scores as
 many different models as the run has rounds, each near to the one before, and the first one must be the one that the
@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 LAST_MODELS = 2
 """Models that are scored after the last round: the last one, and the selected one."""
+TIMES_TRAINED = 2
+"""Different requests to train for each round: a run that is resumed may repeat one with another model."""
+LISTS = ("trained", "scored", "weights")
+"""What is noted of models: those trained, each with its round; those scored; and the weights of these."""
 MOST_MISSED = 4
 """Rounds without a request that count: a server could say any number."""
 SAME = 1e-4
@@ -60,20 +64,24 @@ class RunProtocol:
         name = short_name(weights)
         if name not in self._notes["weights"]:  # the selected model comes back, however far training went on
             self._check_move(before, weights, request.round, since)
-        if request.kind == "evaluate" or request.score:
-            self._check_scored(short_name(request.state | request.combined), name)
+        model = short_name(request.state | request.combined)
+        if request.kind == "train":
+            self._count("trained", f"{request.round} {model}", TIMES_TRAINED * self.rounds)
+        if (request.kind == "evaluate" or request.score) and self._count("scored", model, self.rounds + LAST_MODELS):
+            self._notes["weights"].append(name)
         self._notes["round"] = max(request.round, self._notes["round"])
         write_whole(self.folder / "received.safetensors", save(weights))
         write_whole(self.folder / "protocol.json", json.dumps(self._notes) + "\n")
 
-    def _check_scored(self, model: str, weights: str) -> None:
-        scored, most = self._notes["scored"], self.rounds + LAST_MODELS
-        if model in scored:
-            return
-        if len(scored) >= most:
-            raise RefusalError(f"{most} models of this run have been scored here, and its protocol calls for no more")
-        scored.append(model)
-        self._notes["weights"].append(weights)
+    def _count(self, done: str, model: str, most: int) -> bool:
+        """Whether something is done with this model for the first time; refuse one model too many."""
+        models = self._notes[done]
+        if model in models:
+            return False
+        if len(models) >= most:
+            raise RefusalError(f"{most} models of this run have been {done} here, and its protocol calls for no more")
+        models.append(model)
+        return True
 
     def _check_move(self, before: State, weights: State, number: int, since: int | None) -> None:
         """Refuse a leap since the round of the last request, or, without one, from the weights of the seed."""
@@ -107,8 +115,8 @@ class RunProtocol:
     def _read(self) -> None:
         path = self.folder / "protocol.json"
         try:
-            notes: Any = read_json(path) if path.exists() else {"round": 0, "scored": [], "weights": []}
-            names = {key: [str(name) for name in notes[key]] for key in ("scored", "weights")}
+            notes: Any = read_json(path) if path.exists() else {"round": 0, **{key: [] for key in LISTS}}
+            names = {key: [str(name) for name in notes[key]] for key in LISTS}
             self._notes = {"round": int(notes["round"]), **names}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefusalError("what it remembers of this run is damaged") from error
