@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import pwd
 import resource
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from loopback import looped, make_kits
 from typer.testing import CliRunner
 
 from harmofl.cli.entry import app
-from harmofl.deployment.audit import Refusals, audit_log, verify, write_entry
+from harmofl.deployment.audit import Refusals, audit_log, user_name, verify, write_entry
 from harmofl.deployment.checking import check_audit
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.flower.guard import Guard
@@ -68,6 +70,14 @@ def test_an_entry_that_a_disk_takes_in_part_only_is_not_written_down(tmp_path: P
             write_entry(path, outcome="done")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_container_whose_user_has_no_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert user_name()
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as where `docker run --user 1234` meets no such user
+    assert user_name() == f"user {os.getuid()}"
 
 
 def damage(lines: list[str], how: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harmofl.deployment.audit import user_name
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.run_settings import SMALLEST, approved_values, digests, unusual
 from harmofl.documents import read_json
@@ -85,7 +85,7 @@ class Approvals:
 
     def approve(self, digest: str, runs: int, by: str = "") -> None:
         """Approve settings for so many runs."""
-        content = {"by": by or getpass.getuser(), "at": time.strftime("%FT%TZ", time.gmtime()), "runs": runs}
+        content = {"by": by or user_name(), "at": time.strftime("%FT%TZ", time.gmtime()), "runs": runs}
         write_whole(self._path(digest), json.dumps(content) + "\n")
 
     def refuse(self, beginning: str) -> str:

@@ -7,6 +7,7 @@ Each line holds the digest of the one before. A line that is changed, taken out 
 from __future__ import annotations
 
 import errno
+import getpass
 import hashlib
 import json
 import os
@@ -35,6 +36,14 @@ Entry = Mapping[str, Any]
 def audit_log(kit: Path) -> Path:
     """Where a party's log is."""
     return kit / AUDIT
+
+
+def user_name() -> str:
+    """Who runs this process; in a container it may be a number without a name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def chain(entry: Entry, previous: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,7 +11,7 @@ from typing import Any
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
-from harmofl.deployment.audit import AuditedTransport, audit_log, write_entry
+from harmofl.deployment.audit import AuditedTransport, audit_log, user_name, write_entry
 from harmofl.deployment.descriptions import combine_descriptions, in_words, is_description, outvote
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
@@ -127,7 +126,7 @@ def coordinate(
 def audited(kit: ServerKit, transport: Transport, asked: str, outcome: str) -> AuditedTransport:
     """Write down who starts something at the server; return a transport that writes down what sites are asked."""
     path = audit_log(kit.folder)
-    write_entry(path, who=getpass.getuser(), asked=asked, outcome=outcome)
+    write_entry(path, who=user_name(), asked=asked, outcome=outcome)
     return AuditedTransport(transport, path, lambda request: digest_of(request.settings))
 
 
