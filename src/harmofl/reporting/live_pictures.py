@@ -20,7 +20,8 @@ def caption(sample: LiveSample) -> str:
     of = f"{sample.site}, after round {sample.round}"
     if isinstance(sample.found, str):
         return f"{of}: {sample.found} found, {sample.truth} in truth"
-    return f"{of}: an image for validation, its true mask, and what the model finds, misses and makes up"
+    marks = "what the model finds (blue), misses (black) and makes up (orange)"
+    return f"{of}: an image for validation, its true mask, and {marks}"
 
 
 def draw_sample(sample: LiveSample) -> bytes:
