@@ -28,6 +28,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
+@pytest.fixture(autouse=True)
+def forget_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget afterwards which plugins a test has loaded, as they would become settings of later tests' runs."""
+    monkeypatch.setattr(plugins, "_loaded", plugins._loaded.copy())
+    for each in registry.ALL:
+        monkeypatch.setattr(each, "_entries", each._entries.copy())
+
+
 @pytest.fixture
 def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget afterwards what a test registers or installs."""
