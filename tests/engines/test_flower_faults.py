@@ -26,7 +26,7 @@ REASONS = {
     "shape": "shape",
     "extra": "os.system",
     "missing": "",
-    "huge": "unavailable",  # far larger than the model: nobody reads it
+    "huge": "",  # far larger than the model: nobody reads it
 }
 """What the records say of each misdeed, at least."""
 
