@@ -28,6 +28,12 @@ LARGEST_LOSS = 1.0
 """Points that a candidate may lose at a site against the baseline, on average over schedules and seeds."""
 SMALLEST_GAIN = 0.3
 """Points for which one more piece is worth having."""
+SCREENING = ("cosine", 0)
+"""Schedule and seed with which every candidate is run, before those that go on make all other runs."""
+NUM_SCREENED = 3
+"""Candidates beside the baseline that go on."""
+SCREENING_TIE = 0.1
+"""Points below the last of them within which another one goes on, too."""
 
 EFFORT: Mapping[str, tuple[int, int]] = {
     "FedAvg": (0, 1),
@@ -47,6 +53,24 @@ Setting = tuple[str, str]
 """Task and schedule."""
 Scores = Mapping[str, Mapping[Setting, MethodScores]]
 """By candidate and setting."""
+
+
+@dataclass(frozen=True)
+class MissingRun:
+    """A run that has not been made yet."""
+
+    task: str
+    candidate: str
+    schedule: str
+    seed: int
+
+    @property
+    def is_for_screening(self) -> bool:
+        """Whether the screening needs it."""
+        return (self.schedule, self.seed) == SCREENING
+
+    def __str__(self) -> str:
+        return f"{self.candidate} on {self.task}, {self.schedule}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -100,24 +124,46 @@ def is_tie(best: Place, other: Place, scores: Scores) -> bool:
     return len(differences) < FEWEST_PAIRS or noise
 
 
+def screen(scores: Scores) -> tuple[list[str], list[Place]]:
+    """The candidates that go on to the choice, and the places of all of them, by the screening's runs alone."""
+    places = rank({name: _of_screening(own) for name, own in scores.items()})
+    others = [each for each in places if each.name != BASELINE]
+    last = others[min(NUM_SCREENED, len(others)) - 1].gain
+    return [BASELINE, *(each.name for each in others if each.gain >= last - SCREENING_TIE)], places
+
+
+def _of_screening(own: Mapping[Setting, MethodScores]) -> dict[Setting, MethodScores]:
+    schedule, seed = SCREENING
+    return {
+        setting: MethodScores(method.label, tuple(run for run in method.runs if run.seed == seed))
+        for setting, method in own.items()
+        if setting[1] == schedule
+    }
+
+
+def rank(scores: Scores) -> list[Place]:
+    """All candidates, the one with the highest gain first."""
+    return sorted((place(name, scores) for name in scores), key=lambda each: -each.gain)
+
+
 def choose(scores: Scores) -> tuple[str, list[Place]]:
     """The chosen candidate, and all of them, the best first."""
-    places = sorted((place(name, scores) for name in scores), key=lambda each: -each.gain)
+    places = rank(scores)
     eligible = [each for each in places if each.is_eligible]
     ties = [each for each in eligible if is_tie(eligible[0], each, scores)]
     return min(ties, key=lambda each: (*EFFORT[each.name], -each.gain)).name, places
 
 
-def read_scores(results: Path) -> tuple[Scores, list[str]]:
-    """Every candidate's validation scores from kept results, and which cells are missing."""
+def read_scores(results: Path) -> tuple[Scores, list[MissingRun]]:
+    """Every candidate's validation scores from kept results, and which runs are missing."""
     kept = Kept(results)
     found: dict[str, dict[Setting, MethodScores]] = {}
-    missing: list[str] = []
+    missing: list[MissingRun] = []
     for task in TASKS:
         folder = "images" if task == TILES else None  # it is not opened: kept results say what they are of
         done = gather(read_experiment(ROOT / "experiments" / f"recipe-{task}.toml", folder), kept=kept)
-        missing += [f"{task}: {cell}" for cell in done.missing]
-        places = {cell.label: (cell.row, cell.variation) for cell in done.experiment.cells}
+        missing += [MissingRun(task, cell.row, str(cell.variation), cell.seed) for cell in done.missing]
+        places = {cell.label: (cell.row, str(cell.variation)) for cell in done.experiment.cells}
         runs = done.lines()
         for method in methods_of(runs) if runs else ():
             row, schedule = places[method.label]
@@ -125,25 +171,35 @@ def read_scores(results: Path) -> tuple[Scores, list[str]]:
     return found, missing
 
 
-def table(chosen: str, places: Sequence[Place]) -> str:
+def table(places: Sequence[Place], remarks: Mapping[str, str]) -> str:
     """The ranking in Markdown."""
     lines = ["| candidate | gain | worst site | pieces, passes | |", "|---|---:|---|---|---|"]
     for each in places:
-        remark = "**chosen**" if each.name == chosen else ("" if each.is_eligible else "a site loses too much")
+        remark = remarks.get(each.name, "" if each.is_eligible else "a site loses too much")
         effort = ", ".join(map(str, EFFORT[each.name]))
         where = f"{each.worst_site:+.2f} ({each.worst_at})"
         lines.append(f"| {each.name} | {each.gain:+.2f} | {where} | {effort} | {remark} |")
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Print the ranking and the choice, or what is missing for one."""
-    scores, missing = read_scores(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results")
+def is_complete(missing: Sequence[MissingRun], stage: str) -> bool:
+    """Whether nothing is missing for a stage; says what is."""
     if missing:
-        print(f"{len(missing)} cells are missing, such as {missing[0]}: nothing is chosen yet", file=sys.stderr)
+        print(f"{len(missing)} runs are missing for the {stage}, such as {missing[0]}", file=sys.stderr)
+    return not missing
+
+
+def main() -> int:
+    """Print both stages and the choice, or what is missing for them."""
+    scores, missing = read_scores(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results")
+    if not is_complete([each for each in missing if each.is_for_screening], "screening"):
         return 1
-    chosen, places = choose(scores)
-    print(table(chosen, places))
+    screened, places = screen(scores)
+    print("Screening:", table(places, dict.fromkeys(screened, "goes on")), sep="\n\n", end="\n\n")
+    if not is_complete([each for each in missing if each.candidate in screened], "choice"):
+        return 1
+    chosen, places = choose({name: scores[name] for name in screened})
+    print("Choice:", table(places, {chosen: "**chosen**"}), sep="\n\n")
     return 0
 
 
