@@ -70,6 +70,27 @@ def init(
     print(f"What to do with them: {out / 'README.md'}")
 
 
+@deploy_app.command("site")
+def site(
+    name: Annotated[str, typer.Argument(help="The hospital's name in the federation.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder to make; it must not exist, or be empty.")],
+    task: Annotated[
+        list[str],
+        typer.Option("--task", help="A task that may be trained here; may be given several times."),
+    ] = [],  # noqa: B006
+    synthetic: Annotated[bool, typer.Option("--synthetic", help="Synthetic images, to try it.")] = False,
+    plugins: PluginFiles = [],  # noqa: B006
+) -> None:
+    """At a hospital whose federation others run: make the folder in which its site.toml decides, with no key of ours.
+
+    For example:  harmofl deploy site Aachen --task segmentation --out harmofl-site
+    """
+    from harmofl.deployment.guests import make_guest
+
+    make_guest(out, name, task, synthetic)
+    print(f"{out / 'site.toml'}: fill in where the images are, then:  harmofl deploy check {out}")
+
+
 @deploy_app.command("add-site")
 def add_site(
     name: Annotated[str, typer.Argument(help="The new hospital's name.")],

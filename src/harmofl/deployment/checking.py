@@ -13,13 +13,14 @@ from harmofl.data.check import check_images as look_at
 from harmofl.deployment.approvals import Approvals
 from harmofl.deployment.audit import audit_log, verify
 from harmofl.deployment.engine import Engine, Finding, find_engine
-from harmofl.deployment.kits import ServerKit, SiteKit, open_kit, read_part
+from harmofl.deployment.kits import ELSEWHERE, ServerKit, SiteKit, open_kit, read_part
 from harmofl.deployment.own_images import name_in_folder
 from harmofl.deployment.provisioning import phantom_sites
 from harmofl.deployment.versions import VERSIONS, Versions
 from harmofl.errors import RunError, UsageError
 from harmofl.files import what_failed
 from harmofl.settings import resolve
+from harmofl.version import __version__
 
 GIGABYTE = 2**30
 LEAST_SPACE, LITTLE_SPACE = 1.0, 5.0
@@ -31,6 +32,9 @@ def check_kit(folder: Path) -> Iterator[Finding]:
     """Check everything worth knowing of a party, before it starts and while it runs."""
     try:
         kit = open_kit(folder)
+        if isinstance(kit, SiteKit) and kit.federation.engine == ELSEWHERE:
+            yield from check_guest(kit)
+            return
         engine = registry.engines.find(kit.federation.engine)
     except UsageError as error:
         yield Finding(False, str(error), "go to a folder that `harmofl deploy init` made, or correct the file")
@@ -39,6 +43,12 @@ def check_kit(folder: Path) -> Iterator[Finding]:
     yield Finding(True, f"{party} of {kit.federation.name!r}, engine {engine.name}")
     yield from check_versions(kit, engine)
     yield from check_server(kit) if isinstance(kit, ServerKit) else check_site(kit)
+
+
+def check_guest(kit: SiteKit) -> Iterator[Finding]:
+    """A site in a federation that others run: everything but the way to the server, which is theirs."""
+    yield Finding(True, f"site {kit.name} of a federation that others run, with harmofl {__version__}")
+    yield from check_own(kit)
 
 
 def check_versions(kit: ServerKit | SiteKit, engine: Engine) -> Iterator[Finding]:
@@ -73,6 +83,11 @@ def check_server(kit: ServerKit) -> Iterator[Finding]:
 def check_site(kit: SiteKit) -> Iterator[Finding]:
     """The engine's part, with the way to the server; the disk and the images."""
     yield from ask_engine(kit)
+    yield from check_own(kit)
+
+
+def check_own(kit: SiteKit) -> Iterator[Finding]:
+    """What is a site's own, whatever brings the messages: the disk, the images, the audit log and approvals."""
     yield check_space(kit.cache)
     for name, place in {"cache": kit.cache, "state": kit.state(""), "models": kit.model("")}.items():
         yield check_writable(place, f"{name} = {getattr(kit.settings, name)!r} (site.toml)")

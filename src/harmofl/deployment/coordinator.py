@@ -110,22 +110,44 @@ def coordinate(
     watch: Watch = ignore,
 ) -> Record:
     """Train over the network and return the summary; `wait`: seconds to wait for all sites, and then for a quorum."""
-    options.check()
-    wanted, _ = options.resolve(synthetic=False)
-    RunFolder(out).check_start(resume)  # or an error, before anyone waits
+    check_run(options, out, resume)
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as reached:
-        transport = audited(kit, reached, "deploy run", f"started: {out}")
-        names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
-        facts = DataFacts.read(RunFolder(out).data) if resume else ask_for_facts(options, wanted, transport, names)
-        settings, method = options.resolve(facts.synthetic)
-        watch(ImagesChosen(settings.data.images_used))
-        sites = RunSites(transport, facts.sites)
-        return run_federation(settings, facts, method, out, resume, watch, transport=nullcontext(sites))
+        transport = audited(kit.folder, reached, "deploy run", f"started: {out}")
+        return run_over(transport, kit.federation.sites, options, out, resume, wait, watch)
 
 
-def audited(kit: ServerKit, transport: Transport, asked: str, outcome: str) -> AuditedTransport:
-    """Write down who starts something at the server; return a transport that writes down what sites are asked."""
-    path = audit_log(kit.folder)
+def check_run(options: RunOptions, out: Path, resume: bool) -> None:
+    """Raise the errors that need no site, before anyone waits for one."""
+    options.check()
+    options.resolve(synthetic=False)
+    RunFolder(out).check_start(resume)
+
+
+def run_over(
+    transport: Transport,
+    expected: Sequence[str],
+    options: RunOptions,
+    out: Path,
+    resume: bool = False,
+    wait: float = 60.0,
+    watch: Watch = ignore,
+) -> Record:
+    """Train over any transport to the expected sites, whoever provisioned it, and return the summary."""
+    wanted, _ = options.resolve(synthetic=False)
+    names = wait_for_quorum(transport, expected, wanted, wait, watch)
+    facts = DataFacts.read(RunFolder(out).data) if resume else ask_for_facts(options, wanted, transport, names)
+    settings, method = options.resolve(facts.synthetic)
+    watch(ImagesChosen(settings.data.images_used))
+    sites = RunSites(transport, facts.sites)
+    return run_federation(settings, facts, method, out, resume, watch, transport=nullcontext(sites))
+
+
+def audited(folder: Path, transport: Transport, asked: str, outcome: str) -> AuditedTransport:
+    """Write down who starts something at the server; return a transport that writes down what sites are asked.
+
+    `folder`: the server's, in which its log is.
+    """
+    path = audit_log(folder)
     write_entry(path, who=user_name(), asked=asked, outcome=outcome)
     return AuditedTransport(transport, path, lambda request: digest_of(request.settings))
 

@@ -25,6 +25,9 @@ SITE = "site.toml"
 SYNTHETIC = "synthetic"
 """Instead of a data folder: the task's synthetic hospital of the site's name, to try a federation without images."""
 
+ELSEWHERE = "existing"
+"""The engine of a site in a federation that others run: its folder holds no federation.toml, and only site.toml."""
+
 SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 Name = Annotated[str, Field(pattern=SITE_NAME, description="letters, digits, dots, dashes")]
 Megabytes = Annotated[int, Field(ge=1, le=16384)]
@@ -156,7 +159,7 @@ class SiteKit:
         named = read_toml(folder / SITE).get("plugins", [])
         load_plugins(folder / file for file in plugins_in({"plugins": {"files": named}}))  # tasks may come from them
         settings = read_part(SiteSettings, folder / SITE)
-        federation = read_federation(folder)
+        federation = read_federation(folder) if (folder / FEDERATION).exists() else federation_of_others(settings.name)
         if settings.name not in federation.sites:
             raise UsageError(f"{folder / SITE}: name = {settings.name!r}: the federation has {federation.sites}")
         return cls(folder.resolve(), federation, settings)
@@ -210,6 +213,11 @@ def read_federation(folder: Path) -> Federation:
     if not (folder / FEDERATION).exists():
         raise UsageError(f"{folder} holds no {FEDERATION}: it is not a folder that `harmofl deploy init` made")
     return read_part(Federation, folder / FEDERATION)
+
+
+def federation_of_others(site: str) -> Federation:
+    """What a hospital knows of a federation that was not made by `harmofl deploy init`."""
+    return Federation(engine=ELSEWHERE, server="the federation's server", sites=[site])
 
 
 def write_part(path: Path, part: Part, comment: str = "") -> None:

@@ -31,8 +31,13 @@ def write_server_papers(folder: Path, federation: Federation, engine: Engine, ki
 def write_site_papers(folder: Path, federation: Federation, engine: Engine, kits: Kits, site: str) -> None:
     """Write a site's, with the settings that it decides on."""
     write_common_papers(folder, federation, engine, kits, site)
+    write_site_settings(folder, site, kits)
+
+
+def write_site_settings(folder: Path, site: str, kits: Kits, guest: bool = False) -> None:
+    """Write what a site decides on; a guest takes part in a federation that others run."""
     words = {"site": site, "tasks": kits.tasks, "synthetic": kits.synthetic, "all_tasks": registry.tasks.names()}
-    write_whole(folder / SITE, render("templates/site.toml", **words))
+    write_whole(folder / SITE, render("templates/site.toml", **words, guest=guest))
 
 
 def write_common_papers(folder: Path, federation: Federation, engine: Engine, kits: Kits, site: str = "") -> None:

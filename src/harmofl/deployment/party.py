@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 
 from harmofl.deployment.engine import find_engine
-from harmofl.deployment.kits import SiteKit, open_kit
+from harmofl.deployment.kits import ELSEWHERE, SiteKit, open_kit
 from harmofl.deployment.logs import log_to_stdout
+from harmofl.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +17,8 @@ def start_party(folder: Path, debug: bool = False) -> None:
     """Run the server or the site whose kit this is, until it is stopped."""
     log_to_stdout(debug)
     kit = open_kit(folder)
+    if kit.federation.engine == ELSEWHERE:
+        raise UsageError(f"{kit.folder}: holds no federation.toml: the federation's own engine brings messages to it")
     engine = find_engine(kit.federation.engine)
     logger.info("%s starts (%s); Ctrl-C stops it", kit.folder, engine.title)
     with kit.lock():

@@ -28,7 +28,7 @@ def ask_for_surveys(
     options.check()
     wanted, _ = options.resolve(synthetic=False)
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as reached:
-        transport = audited(kit, reached, "deploy compare, or plan", "started")
+        transport = audited(kit.folder, reached, "deploy compare, or plan", "started")
         names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
         facts = ask_for_facts(options, wanted, transport, names)
         settings = facts.complete(options.resolve(facts.synthetic)[0])
