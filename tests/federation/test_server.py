@@ -373,10 +373,13 @@ def test_a_harmonizer_that_does_not_say_what_it_will_measure_is_refused(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("norm", ["batch-statistics", "instance", "group", "weight-standardization"])
 @pytest.mark.parametrize("method", ["fedbn", "silobn"])
-def test_a_method_that_keeps_batch_norm_is_refused_where_its_layers_hold_nothing(tmp_path: Path, method: str) -> None:
-    with pytest.raises(UsageError, match=r"model\.norm = 'batch-statistics': .* would keep nothing .* and be FedAvg"):
-        train(tmp_path / "run", method, model__norm="batch-statistics")
+def test_a_method_that_keeps_batch_norm_is_refused_where_there_is_nothing_to_keep(
+    tmp_path: Path, method: str, norm: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"model\.norm = '{norm}' has no layer .* keep nothing there and be FedAvg"):
+        train(tmp_path / "run", method, model__norm=norm)
     assert not (tmp_path / "run").exists()
 
 

@@ -21,12 +21,13 @@ def check_pieces(method: Method, model: Model) -> None:
 
 
 def check_sharing(method: Method, model: Model, settings: Settings) -> None:
-    """Raise an error for a method that would silently be FedAvg: its layers hold nothing that a site could keep."""
+    """Raise an error for a method that would silently be FedAvg: the network has nothing that a site could keep."""
     keeps_nothing = set(method.shares(model.network)) == set(model.network.state_dict())
-    if keeps_nothing and method.shares is not everything and settings.model.norm == "batch-statistics":
+    if keeps_nothing and method.shares is not everything:
+        network = f"model.network = {settings.model.network!r} with model.norm = {settings.model.norm!r}"
         raise UsageError(
-            f"model.norm = 'batch-statistics': its layers hold nothing, so {method.name} would keep nothing at the "
-            "sites and be FedAvg; choose another norm, or fedavg"
+            f"{network} has no layer that {method.name} keeps at the sites, so it would keep nothing there and be "
+            "FedAvg; choose model.norm = 'batch', or fedavg"
         )
 
 
