@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from harmofl.cli import app
 from harmofl.errors import UsageError
 from harmofl.events import RoundFinished, RunStarted, SiteScored
-from harmofl.runs.mlflow_log import MlflowLog, log_to_mlflow
+from harmofl.runs.mlflow_log import MlflowLog, hide_secrets, log_to_mlflow
 from runs import arguments, records
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow, about itself
@@ -113,3 +113,37 @@ def test_where_to_log_needs_something_that_logs(tmp_path: Path) -> None:
         CliRunner().invoke(
             app, ["train", "--out", str(tmp_path), "--log", "tensorboard", "--log-to", "x"], catch_exceptions=False
         )
+
+
+def test_a_password_in_an_address_stands_in_no_file_message_or_log(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    out, address = started(tmp_path), "http://me:sesame@127.0.0.1:1"
+    with pytest.raises(UsageError, match=r"--log-to http://me:\*\*\*@127") as raised, log_to_mlflow(out, address):
+        pass
+    with caplog.at_level(logging.DEBUG, "harmofl"):
+        MlflowLog(out, address)(STARTED)
+    real = client(folder)
+    monkeypatch.setattr(MlflowLog, "_client", lambda log: real)
+    for _ in range(2):  # the second goes on in the first one's run
+        MlflowLog(out, address)(STARTED)
+    written = [path.read_text() for path in out.rglob("*") if path.is_file()]
+    assert not any("sesame" in text for text in [str(raised.value), caplog.text, *written])
+    assert "http://me:***@127.0.0.1:1" in (out / "mlflow.json").read_text()
+    assert run_in(folder, "my run").info.status == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://mlflow.example.org", "https://mlflow.example.org"),
+        ("https://s3cr3t@mlflow.example.org/x", "https://***@mlflow.example.org/x"),
+        ("postgresql://me:s3cr3t@db/mlflow?sslmode=require", "postgresql://me:***@db/mlflow?sslmode=require"),
+        ("postgresql://db/mlflow?user=me&password=s3cr3t", "postgresql://db/mlflow?user=me&password=***"),
+        ("sqlite:////srv/mlflow/mlflow.db", "sqlite:////srv/mlflow/mlflow.db"),
+        ("http://[::1", "http://[::1"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:
+    assert hide_secrets(address, address) == shown

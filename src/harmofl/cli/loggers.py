@@ -66,10 +66,10 @@ def _report(out: Path) -> list[Path]:
 def open_loggers(names: Sequence[Logger], out: Path, where: str | None) -> Iterator[Loggers]:
     """The loggers that the user asked for, until the run ends."""
     from harmofl.displays.tensorboard import log_to_tensorboard
-    from harmofl.runs.mlflow_log import log_to_mlflow
+    from harmofl.runs.mlflow_log import hide_secrets, log_to_mlflow
 
     if where and Logger.mlflow not in names:
-        raise UsageError(f"--log-to {where}: only for --log mlflow")
+        raise UsageError(f"--log-to {hide_secrets(where, where)}: only for --log mlflow")
     loggers = Loggers()
     with ExitStack() as stack:
         if Logger.tensorboard in names:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from harmofl.displays.tensorboard import numbers_in
 from harmofl.errors import UsageError
@@ -32,6 +33,9 @@ MOST_METRICS = 1000
 """In one message."""
 LONGEST_VALUE = 6000
 """Characters of a parameter."""
+SECRET = re.compile("pass|pwd|token|secret|key", re.IGNORECASE)
+"""What names of an address's parameters tell that their values are nobody's business."""
+MASK = "***"
 KEPT = ("config.toml", "data.json", "records.jsonl", "summary.json", "model")
 
 
@@ -79,7 +83,7 @@ class MlflowLog:
             try:
                 self._client().search_experiments(max_results=1)
             except Exception as error:  # whatever MLflow and what carries its messages raise
-                raise UsageError(f"--log-to {self.address}: {_first_line(error)}") from None
+                raise UsageError(f"--log-to {self._shown}: {self._reason(error)}") from None
 
     def __call__(self, event: Event) -> None:
         """Take an event's numbers; log them when a round is finished."""
@@ -111,21 +115,21 @@ class MlflowLog:
             act(*arguments)
         except Exception as error:
             self._broken = True
-            logger.warning("MLflow (%s): %s; the run goes on without it", self.address, _first_line(error))
+            logger.warning("MLflow (%s): %s; the run goes on without it", self._shown, self._reason(error))
 
     def _start(self, event: RunStarted) -> None:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         client, notes = self._client(), self.out / "mlflow.json"
         before = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
-        if before.get("address") == self.address:
+        if before.get("address") in (self._shown, self.address):  # before 0.2, passwords stood there
             self._run = str(before["run"])
             client.update_run(self._run, status="RUNNING")
             return
         tags = {"harmofl.task": event.task, "harmofl.method": event.method}
         run = client.create_run(self._experiment(event.task), run_name=self.out.resolve().name, tags=tags)
         self._run = run.info.run_id
-        write_whole(notes, json.dumps({"address": self.address, "run": self._run}) + "\n")
+        write_whole(notes, json.dumps({"address": self._shown, "run": self._run}) + "\n")
         self._log_settings()
 
     def _experiment(self, task: str) -> str:
@@ -159,6 +163,14 @@ class MlflowLog:
             self._client().set_terminated(self._run, status)
 
     @property
+    def _shown(self) -> str:
+        """The address as it may stand in files and logs."""
+        return hide_secrets(self.address, self.address)
+
+    def _reason(self, error: Exception) -> str:
+        return hide_secrets(_first_line(error), self.address)
+
+    @property
     def _folder(self) -> Path | None:
         return Path(self.address.removeprefix("sqlite:///")).parent if self.address.startswith("sqlite:") else None
 
@@ -170,6 +182,33 @@ class MlflowLog:
         for name in ("mlflow", "alembic"):  # they tell of tables that they make
             logging.getLogger(name).setLevel(logging.WARNING)
         return MlflowClient(tracking_uri=self.address)
+
+
+def secrets_in(address: str) -> list[str]:
+    """The passwords, tokens and keys in an address, as written and as meant.
+
+    >>> secrets_in("https://me:p%40ss@mlflow.example.org/?token=abc")
+    ['p%40ss', 'abc', 'p@ss']
+    """
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # whoever opens it will say so
+        return []
+    # A name without a password is a token.
+    found = [parts.password or ("" if parts.password is not None else parts.username or "")]
+    found += [value for name, value in parse_qsl(parts.query) if SECRET.search(name)]
+    return list(dict.fromkeys(each for each in [*found, *map(unquote, found)] if each))
+
+
+def hide_secrets(text: str, address: str) -> str:
+    """A text without the passwords, tokens and keys of an address.
+
+    >>> hide_secrets("no answer from http://me:pass@there:5000", "http://me:pass@there:5000")
+    'no answer from http://me:***@there:5000'
+    """
+    for secret in sorted(secrets_in(address), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
 
 
 def _allowed(name: str) -> str:
