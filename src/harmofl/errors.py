@@ -28,6 +28,10 @@ class UsageError(Exception):
     """
 
 
+class RefusalError(UsageError):
+    """What a site will not do, or cannot; the reason names nothing of its own, and the server may read it."""
+
+
 class RunError(Exception):
     """A run that cannot go on: the message says why, and what is kept; exit code 1."""
 

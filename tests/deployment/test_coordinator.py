@@ -1,7 +1,7 @@
 """A run over the network is the run in one process, to the bit; the sites tell what the server cannot see."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from harmofl.deployment.descriptions import join_classes
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError, UsageError
 from harmofl.events import Event, RoundFinished
-from runs import SITES, differences, stop_after_round, tiny, train
+from harmofl.federation.messages import Reply, Request
+from runs import SITES, differences, records, stop_after_round, tiny, train
 from volumes import write_hospitals
 
 THREE = SITES[:3]
@@ -190,3 +191,22 @@ def test_classes_of_all_sites_are_joined() -> None:
     assert join_classes([["0", "255"], ["0", "1"]]) == ["0", "1"]
     assert join_classes([["0", "1", "2"], ["0", "1"]]) == ["0", "1", "2"]
     assert join_classes([["ill", "well"], ["well", "other"]]) == ["ill", "other", "well"]
+
+
+class LateAt(Loopback):
+    """One site is away while the others measure their images."""
+
+    def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
+        self.away = {THREE[1]} if next(iter(requests.values())).kind == "measure" else set()
+        yield from super().ask(requests, timeout)
+
+
+@pytest.mark.parametrize("method", ["fedrdn", "sitealign"])
+def test_a_site_that_comes_after_the_measurement_says_why_it_takes_no_part(tmp_path: Path, method: str) -> None:
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites) as loopback:
+        loopback.__class__ = LateAt
+        on_network(server, tmp_path / "run", method, federation__quorum=0.6)
+    reasons = {(r["site"], r["error"]) for r in records(tmp_path / "run") if "error" in r and r["phase"] != "measure"}
+    assert {site for site, _ in reasons} == {THREE[1]}
+    assert all("it was not there when the sites measured their images" in reason for _, reason in reasons)

@@ -22,8 +22,7 @@ from harmofl.deployment.policy import refuse_large_networks
 from harmofl.deployment.run_protocol import rounded
 from harmofl.deployment.run_settings import describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
-from harmofl.errors import RunError
-from harmofl.federation.client import RefusalError
+from harmofl.errors import RefusalError, RunError
 from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
 from harmofl.settings import Settings, resolve
 from harmofl.states import State, snapshot

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harmofl.errors import RefusalError
 from harmofl.methods.catalogue import fedrdn
 from harmofl.methods.channel import Combining
 from harmofl.methods.layers import Harmonizer
@@ -116,6 +117,6 @@ def test_images_that_would_spoil_the_statistics_are_refused(images: torch.Tensor
 def test_a_site_that_has_measured_nothing_says_so_instead_of_using_images_as_they_are() -> None:
     piece = NormalizeBySite()
     model = Model(piece((2, 1, 2)), torch.nn.Identity())  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="has not measured its images"):
+    with pytest.raises(RefusalError, match="was not there when the sites measured"):
         piece.receive(model, Memory(received={"mean.A": DARK, "deviation.A": DARK}))
     assert isinstance(model.harmonizer, Harmonizer)

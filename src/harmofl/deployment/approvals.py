@@ -13,8 +13,7 @@ from harmofl.deployment.audit import user_name
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.run_settings import SMALLEST, approved_values, digests, unusual
 from harmofl.documents import read_json
-from harmofl.errors import UsageError
-from harmofl.federation.client import RefusalError
+from harmofl.errors import RefusalError, UsageError
 from harmofl.files import write_whole
 from harmofl.methods.method import Method
 from harmofl.settings import Settings

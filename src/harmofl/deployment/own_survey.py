@@ -10,7 +10,7 @@ from harmofl.analysis.survey import survey_site
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages
 from harmofl.deployment.policy import refuse_few_images, refuse_windows, remember
-from harmofl.federation.client import RefusalError
+from harmofl.errors import RefusalError
 from harmofl.settings import Settings
 
 SURVEYS = "surveys.json"

@@ -32,9 +32,9 @@ from harmofl.deployment.policy import (
 from harmofl.deployment.run_protocol import RunProtocol, rounded, weights_of
 from harmofl.deployment.run_settings import digest_of, run_digest
 from harmofl.devices import threads
-from harmofl.errors import UsageError
+from harmofl.errors import RefusalError, UsageError
 from harmofl.federation.checks import mismatch, to_plain_text
-from harmofl.federation.client import Client, RefusalError, TrainingDivergedError
+from harmofl.federation.client import Client, TrainingDivergedError
 from harmofl.federation.messages import Reply, Request, decode_request, encode
 from harmofl.methods.channel import announce, expect_combined
 from harmofl.methods.method import Method

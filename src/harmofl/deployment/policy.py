@@ -17,7 +17,7 @@ from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages
 from harmofl.deployment.site_policy import Policy, too_few
 from harmofl.documents import read_json
-from harmofl.federation.client import RefusalError
+from harmofl.errors import RefusalError
 from harmofl.federation.messages import Kind, Request
 from harmofl.files import write_whole
 from harmofl.methods.harmonizers import identity

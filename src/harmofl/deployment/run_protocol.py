@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save
 
 from harmofl.deployment.site_policy import Policy
 from harmofl.documents import read_json
-from harmofl.federation.client import RefusalError
+from harmofl.errors import RefusalError
 from harmofl.federation.messages import Reply, Request
 from harmofl.files import write_whole
 from harmofl.runs.store import checksum

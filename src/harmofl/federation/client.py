@@ -18,7 +18,7 @@ from harmofl.data.facts import DataFacts
 from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
-from harmofl.errors import UsageError
+from harmofl.errors import RefusalError, UsageError
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
@@ -48,10 +48,6 @@ Tell = Callable[[Exception], str]
 
 class TrainingDivergedError(Exception):
     """A round that ended in NaN or infinity."""
-
-
-class RefusalError(UsageError):
-    """What a site will not do; the reason names nothing of its own."""
 
 
 def describe_fully(error: Exception) -> str:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from harmofl.errors import STRICT, UsageError
+from harmofl.errors import STRICT, RefusalError, UsageError
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer, ImageShape, check_band, largest_radius
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import LocalRound, Memory, Piece
@@ -63,7 +63,10 @@ class Harmonization(Piece):
     def receive(self, model: Model, memory: Memory) -> None:
         """Give the layer what is the site's own and what the server combined."""
         if self.measures_first and not model.harmonizer.own <= memory.kept.keys():
-            raise RuntimeError("this site has not measured its images: it was not there before the first round")
+            raise RefusalError(
+                "it was not there when the sites measured their images, before the first round, and this method needs "
+                "its measurement: it can take part in another run"
+            )
         model.harmonizer.load_state_dict(memory.kept, strict=False)
         if memory.received:
             model.harmonizer.receive(memory.received)
