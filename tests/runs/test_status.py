@@ -1,11 +1,14 @@
 """What a run's folder says of it at any moment."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harmofl.errors import UsageError
 from harmofl.events import Event, RoundFinished, SiteAnswered
+from harmofl.federation.client import Client
+from harmofl.federation.messages import Reply, Request
 from harmofl.files import claimed, is_claimed
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.status import RunStatus, find_run_folders, read_status
@@ -109,3 +112,28 @@ def test_the_score_of_an_unknown_task_is_a_plain_number(tmp_path: Path) -> None:
     config = RunFolder(folder).config
     config.write_text(config.read_text().replace('"histology"', '"of a plugin"'))
     assert read_status(folder).score.format(0.5) == "0.50"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_the_best_round_is_the_one_that_the_server_selects_where_a_site_was_missing(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After round 1 only the best site is scored, so that its mean over sites would be the highest."""
+    scores = iter([0.9, 0.5, 0.6, 0.7, 0.6])
+
+    def lose_scores(client: Client, request: Request) -> Reply:
+        reply = answer(client, request)
+        if "val" not in reply.metrics:
+            return reply
+        if request.round == 2 and client.site.name != SITES[0]:
+            return replace(reply, metrics={name: each for name, each in reply.metrics.items() if name == "train"})
+        own = {client.site.name: {"loss": 1.0, "metric": next(scores)}}
+        return replace(reply, metrics=dict(reply.metrics) | {"val": own})
+
+    answer = Client.answer
+    monkeypatch.setattr(Client, "answer", lose_scores)
+    summary = train(tmp_path / "run", method, rounds=3, data__sites=SITES[:2])
+    best = read_status(tmp_path / "run").best
+    assert best is not None
+    assert best[0] == summary["best_round"] == (3 if method == "fedavg" else None)
+    assert best[1] == pytest.approx((0.7 + 0.6) / 2 if method == "fedavg" else (0.9 + 0.6) / 2)

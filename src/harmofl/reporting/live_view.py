@@ -136,7 +136,8 @@ def numbers(status: RunStatus) -> list[Number]:
     left = status.seconds_left
     shown = [Number(f"{status.done_rounds} / {status.planned_rounds}", "rounds done")]
     if best:
-        shown.append(Number(status.score.format(best[1], digits=1), f"best validation so far, round {best[0]}"))
+        where = "each site's own round" if best[0] is None else f"round {best[0]}"
+        shown.append(Number(status.score.format(best[1], digits=1), f"best validation so far, {where}"))
     if left is not None:
         shown.append(Number(f"{duration(left)}", "left, about"))
     return shown

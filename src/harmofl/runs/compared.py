@@ -119,7 +119,8 @@ def scores_of(status: RunStatus, phase: str) -> dict[str, float]:
     if status.best is None:
         return {}
     number, mean = status.best
-    return status.validation[number] | {"average": mean}
+    own = {site: best.score for site, best in status.selection.best.items()}
+    return (own if number is None else status.validation[number]) | {"average": mean}
 
 
 def compare(runs: Sequence[ListedRun], names: Sequence[str]) -> Comparison:

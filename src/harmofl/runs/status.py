@@ -16,7 +16,9 @@ from harmofl.documents import LARGEST_TOML, parse_json, parse_toml, read_json, r
 from harmofl.errors import UsageError
 from harmofl.events import SERVER
 from harmofl.files import is_claimed
+from harmofl.methods.sharing import nothing
 from harmofl.runs.folder import Record, RunFolder
+from harmofl.runs.selection import AVERAGE, Selection
 from harmofl.tasks.scores import Score, score_in
 
 State = Literal["running", "finished", "stopped", "failed"]
@@ -107,12 +109,23 @@ class RunStatus:
                 rounds.setdefault(record["round"], {})[record["site"]] = value
         return rounds
 
+    @cached_property
+    def selection(self) -> Selection:
+        """Which round is selected so far, as the server selects it: a round that few sites scored counts less."""
+        method = registry.methods.find(self.method) if self.method in registry.methods else None
+        selection = Selection(method is not None and method.shares is nothing, {}, self.score.higher_is_better)
+        for number, scores in sorted(self.validation.items()):
+            selection = selection.after(number, scores)
+        return selection
+
     @property
-    def best(self) -> tuple[int, float] | None:
-        """The best round so far and its mean validation score."""
-        means = {number: statistics.fmean(scores.values()) for number, scores in self.validation.items()}
-        best = max(means, key=lambda number: self.score.rank(means[number]), default=None)
-        return None if best is None else (best, means[best])
+    def best(self) -> tuple[int | None, float] | None:
+        """The round selected so far and its mean validation score; no round where every site has its own."""
+        best = self.selection.best
+        if not best:
+            return None
+        mean = statistics.fmean(each.score for each in best.values())
+        return (None if self.selection.per_site else best[AVERAGE].round), mean
 
     @property
     def average(self) -> float | None:
