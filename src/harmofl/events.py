@@ -66,6 +66,15 @@ class RunStarted:
 
 
 @dataclass(frozen=True)
+class RoundStarted:
+    """A round begins."""
+
+    round: int
+    asked: tuple[str, ...]
+    """The sites that train in it: all, or some of them (`federation.participation`)."""
+
+
+@dataclass(frozen=True)
 class SiteAnswered:
     """A site has trained in a round, or measured before the first one; the numbers are those of `records.jsonl`."""
 
@@ -170,6 +179,7 @@ Event = (
     | ImagesReady
     | SitesAwaited
     | RunStarted
+    | RoundStarted
     | SiteAnswered
     | SiteScored
     | SiteLeftOut

@@ -93,7 +93,7 @@ class RunProtocol:
                     "(initial_model in its site.toml)"
                 )
             return
-        missed = 1 if since is None else min(max(1, number - since), MOST_MISSED)
+        missed = min(max(1, number - (since or 0)), MOST_MISSED)  # before the first request, since the seed's weights
         if since is None and self.policy.initial_model:
             return
         if not moved <= (allowed := self.policy.largest_move * math.sqrt(missed)):

@@ -20,6 +20,7 @@ from harmofl.events import (
     ImagesReady,
     RoundFinished,
     RoundsFinished,
+    RoundStarted,
     RunStarted,
     SiteAnswered,
     SiteLeftOut,
@@ -57,6 +58,7 @@ class LiveDisplay:
         self._bars: dict[str, TaskID] = {}
         self._images: set[str] = set()
         self._run: RunStarted | None = None
+        self._asked = 0
         self._answered = 0
         self._seconds: list[float] = []
         self._state = ""
@@ -76,7 +78,7 @@ class LiveDisplay:
                 self._drop(STEP)
             case ExperimentProgressed():
                 self._show_experiment(event)
-            case RunStarted() | SiteAnswered() | RoundFinished() | RoundsFinished():
+            case RunStarted() | RoundStarted() | SiteAnswered() | RoundFinished() | RoundsFinished():
                 self._show_run(event)
             case _:
                 self._show_step(event)
@@ -84,15 +86,18 @@ class LiveDisplay:
     def _say(self, line: str, style: str = "") -> None:
         self._progress.console.print(Text(line, style=style), soft_wrap=True)
 
-    def _show_run(self, event: RunStarted | SiteAnswered | RoundFinished | RoundsFinished) -> None:
+    def _show_run(self, event: RunStarted | RoundStarted | SiteAnswered | RoundFinished | RoundsFinished) -> None:
         match event:
             case RunStarted():
                 self._drop(STEP)  # what came before the rounds is over
                 self._run, self._answered, self._seconds, self._state = event, 0, [], ""
+                self._asked = len(event.sites)
                 self._show_rounds(event.done)
+            case RoundStarted():
+                self._asked = len(event.asked)
             case SiteAnswered(phase="train") if self._run:
                 self._answered += 1
-                self._show_rounds(event.round - 1, f"{self._answered}/{len(self._run.sites)} sites")
+                self._show_rounds(event.round - 1, f"{self._answered}/{self._asked} sites")
             case RoundFinished():
                 self._answered, self._state = 0, describe_round(event, self._run)
                 self._seconds.append(event.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harmofl.errors import UsageError
+from harmofl.methods.harmonizers import Harmonization
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
 from harmofl.methods.sharing import everything
@@ -37,4 +38,15 @@ def check_server_rule(method: Method, settings: Settings) -> None:
         raise UsageError(
             "federation.running_variances = 'pooled': must be 'mean', as "
             f"{method.name} combines variances by its own rule"
+        )
+
+
+def check_participation(method: Method, settings: Settings) -> None:
+    """Raise an error for an amplitude that only the few sites of the first round would have learned."""
+    pieces = [piece for piece in method.pieces().values() if isinstance(piece, Harmonization)]
+    if settings.federation.participation < 1 and any(piece.schedule == "first-round" for piece in pieces):
+        raise UsageError(
+            f"federation.participation = {settings.federation.participation}: method.schedule = 'first-round' would "
+            "keep the amplitude of the sites that happen to train in round 1; choose 'before-training', which asks all "
+            "of them, or 'every-round'"
         )

@@ -1,14 +1,32 @@
-"""What a round leaves in the records: one for each site's training, each site's scores, and the server."""
+"""What a run says of itself: its start, and the records of a round (each site's training and scores, the server)."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from harmofl.events import SERVER
+from harmofl.events import SERVER, RunStarted
 from harmofl.federation.messages import Reply, Request
+from harmofl.methods.method import Method
 from harmofl.runs.folder import Record
+from harmofl.settings import Settings
 from harmofl.states import num_bytes
+from harmofl.tasks.task import Task
+
+
+def run_started(task: Task, method: Method, settings: Settings, sites: Sequence[str], done: int) -> RunStarted:
+    """What those who watch a run hear first; `done`: rounds that an earlier process did."""
+    score = task.score_for(settings)
+    return RunStarted(
+        task=task.name,
+        method=method.key,
+        title=method.name,
+        sites=tuple(sites),
+        rounds=settings.training.rounds,
+        done=done,
+        score=score.name,
+        unit=score.unit,
+    )
 
 
 def record_measurement(request: Request, reply: Reply) -> Record:
@@ -53,7 +71,7 @@ def record_round(
     }
     if scores:
         record["previous_val"] = statistics.fmean(scores.values())
-    left_out = [other["site"] for other in others if "error" in other]
+    left_out = [other["site"] for other in others if "error" in other and other["phase"] == "train"]
     named = {"left_out": left_out, "shortened": dict(shortened or {})}
     return record | {name: value for name, value in named.items() if value}
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from harmofl.data.facts import DataFacts
 from harmofl.errors import RunError
-from harmofl.events import RoundsFinished, RunStarted, Watch, event_of, ignore
+from harmofl.events import RoundsFinished, RoundStarted, Watch, event_of, ignore
 from harmofl.federation.bounds import BoundedRound, Verdict, all_finite
 from harmofl.federation.client import sites_differ
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
+from harmofl.federation.participation import Participation
 from harmofl.federation.plausible import Plausible
 from harmofl.federation.round_records import (
     record_measurement,
@@ -22,6 +23,7 @@ from harmofl.federation.round_records import (
     record_round,
     record_scores,
     record_training,
+    run_started,
 )
 from harmofl.federation.sites import Sites, list_reasons
 from harmofl.federation.transports import Transport
@@ -66,6 +68,8 @@ class Server:
         self.watch = watch
         self.site_names = task.sites_of(settings.data)
         self.num_participants = len(task.participants(method, settings.data))
+        self.participation = Participation.of(settings)
+        self._settings_sent = settings_to_send(settings)
         model = task.build_model(settings, method)
         if settings.model.initial:
             start_from(model.network, Path(settings.model.initial))
@@ -85,32 +89,21 @@ class Server:
         sites = self.sites.wait_for(len(self.site_names))
         self.sites.expect({name: self.initial[name] for name in self.shared})
         checkpoint = newest_checkpoint(self.folder)
-        self._announce(sites, done=checkpoint.round if checkpoint else 0)
+        self.watch(
+            run_started(self.task, self.method, self.settings, sites, done=checkpoint.round if checkpoint else 0)
+        )
         progress = checkpoint or self._start(sites)
         while progress.round < self.settings.training.rounds and not self._stalled(progress):
             progress = self._run_round(progress, sites)
         return self._finish(progress, sites)
-
-    def _announce(self, sites: list[str], done: int) -> None:
-        score = self.task.score_for(self.settings)
-        started = RunStarted(
-            task=self.task.name,
-            method=self.method.key,
-            title=self.method.name,
-            sites=tuple(sites),
-            rounds=self.settings.training.rounds,
-            done=done,
-            score=score.name,
-            unit=score.unit,
-        )
-        self.watch(started)
 
     # --- rounds ------------------------------------------------------------------------------------------------
 
     def _stalled(self, progress: Progress) -> int:
         """The rounds without a better score, if they are enough to stop; the newest model is not scored yet."""
         longest = self.settings.training.stop_after
-        stalled = progress.selection.rounds_without_improvement(progress.round - 1)
+        last_scored = self.participation.last_scored(progress.round - 1)
+        stalled = progress.selection.rounds_without_improvement(last_scored)
         return stalled if longest is not None and stalled >= longest else 0
 
     def _stopped_early(self, progress: Progress) -> Record:
@@ -160,7 +153,9 @@ class Server:
         """
         started = time.perf_counter()
         number = progress.round + 1
-        requests = {site: self._request("train", site, progress, number, score=progress.round > 0) for site in sites}
+        asked = self.participation.asked(sites, number)
+        requests = self._round_requests(progress, sites, asked)
+        self.watch(RoundStarted(number, tuple(asked)))
         start = {name: progress.state[name] for name in self.shared}
         updates = self._bounded_round(progress, start)
         records: list[Record] = []
@@ -168,14 +163,14 @@ class Server:
         losses: dict[str, float] = {}
         for reply, usable in self.sites.ask(requests, records, {name: self.initial[name] for name in self.shared}):
             scores |= self._note_scores(progress.round, reply, records)
-            if not usable:
+            if not usable or requests[reply.site].kind != "train":
                 continue
             updates.add(reply)
             losses[reply.site] = reply.metrics["train"]["loss"]
             self._note(record_training(requests[reply.site], reply), records)
         verdict = updates.finish()
         self._leave_out(verdict, requests, losses, records)
-        self._require_quorum(len(losses), sites, number, records)
+        self._require_quorum(len(losses), asked, number, records)
 
         rate = self.settings.federation.server_learning_rate
         state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
@@ -185,7 +180,7 @@ class Server:
         records.append(
             record_round(number, list(losses.values()), scores, seconds, records, shortened=verdict.shortened)
         )
-        records[-1] |= self._warn_of_few(len(losses))
+        records[-1] |= self._warn_of_few(len(losses)) | ({"asked": asked} if len(asked) < len(sites) else {})
         self.folder.append(records)
         following = progress.advance(
             state=state,
@@ -200,6 +195,13 @@ class Server:
         self.watch(event_of(records[-1]))
         return following
 
+    def _round_requests(self, progress: Progress, sites: list[str], asked: list[str]) -> dict[str, Request]:
+        """Those who are asked train; where the model is to be scored, all others score it."""
+        is_scored = self.participation.is_scored(progress.round)
+        requests = {site: self._request("train", site, progress, progress.round + 1, score=is_scored) for site in asked}
+        others = [site for site in sites if site not in requests] if is_scored else []
+        return requests | {site: self._request("evaluate", site, progress, progress.round) for site in others}
+
     def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: bool) -> Request:
         has_own = kind == "train" and site in progress.counted  # it may not have had it yet in a round to evaluate
         state = progress.state if has_own else self.initial | progress.state
@@ -209,7 +211,7 @@ class Server:
             round=number,
             state=state if kind != "measure" else {},
             combined=progress.combined,
-            settings=settings_to_send(self.settings),
+            settings=self._settings_sent,
             keep=progress.kept,
             counted=progress.counted.get(site, 0),
             **more,

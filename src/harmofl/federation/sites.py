@@ -60,12 +60,14 @@ class Sites:
     def ask(self, requests: Mapping[str, Request], records: list[Record], state: State) -> Iterator[tuple[Reply, bool]]:
         """Yield all replies in the order of names, and whether they can be used; scores of the others may still count.
 
-        `state`: tensors like those that must come back. Why a reply cannot be used is added to the records.
+        `state`: tensors like those that must come back from training. Why a reply cannot be used is added to the
+        records.
         """
         replies = self.transport.ask(requests, timeout=self.federation.timeout)
         for reply in sort_replies(replies, sorted(requests)):
             request = requests[reply.site]
-            problem = find_problem(reply, request.kind, state, self.announced, self.plausible)
+            expected = state if request.kind == "train" else {}
+            problem = find_problem(reply, request.kind, expected, self.announced, self.plausible)
             if not problem:
                 yield reply, True
                 continue

@@ -110,7 +110,7 @@ def _running(status: RunStatus) -> str:
         return "All rounds are done: the selected model is being scored and written."
     if not live:
         return "The run is starting: images are opened and the first model is made."
-    answered, total = len(live["answered"]), len(status.sites)
+    answered, total = len(live["answered"]), len(live.get("asked", status.sites))
     left_out = f", {len(live['left_out'])} left out" if live["left_out"] else ""
     return f"Round {live['round']} of {status.planned_rounds}: {answered} of {total} sites have answered{left_out}."
 
@@ -209,6 +209,8 @@ def _now(status: RunStatus, site: str, trained: Sequence[Mapping[str, Any]]) -> 
     if live and not live.get("scoring"):
         if site in live["left_out"]:
             return f"left out: {live['left_out'][site]}"
+        if site not in live.get("asked", [site]):
+            return "is not asked in this round"
         return "has answered" if site in live["answered"] else "is at work"
     if not trained:
         return "has not answered yet"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harmofl.events import Event, RoundFinished, RoundsFinished, RunStarted, SiteAnswered, SiteLeftOut
+from harmofl.events import Event, RoundFinished, RoundsFinished, RoundStarted, RunStarted, SiteAnswered, SiteLeftOut
 from harmofl.files import write_whole
 
 
@@ -28,6 +28,8 @@ class LiveFile:
         match event:
             case RunStarted():
                 self._start(event.done + 1, sites=list(event.sites))
+            case RoundStarted():
+                self._now["asked"] = list(event.asked)
             case SiteAnswered() if event.phase in ("train", "measure"):
                 self._now["answered"].append(event.site)
             case SiteLeftOut():

@@ -242,7 +242,15 @@ class FederationSettings(Section):
     running_variances: Literal["mean", "pooled"] = Field(
         "mean", description="of batch norm: averaged, or pooled (mean of the variances + variance of the means)"
     )
-    quorum: Fraction = Field(0.5, description="smallest part of the sites that makes a round")
+    quorum: Fraction = Field(0.5, description="smallest part of the sites that are asked that makes a round")
+    participation: Fraction = Field(
+        1.0, description="part of the sites that train in each round, drawn by the run's seed and the round; 1: all"
+    )
+    evaluate_every: Positive | None = Field(
+        None,
+        description="rounds from one model that all sites score, for the choice of the best, to the next; "
+        "1 / participation, rounded, if unset",
+    )
     timeout: Annotated[float, Field(gt=0)] = Field(
         3600.0, description="seconds to wait for a site, if workers train it"
     )
