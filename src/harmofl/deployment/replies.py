@@ -36,6 +36,7 @@ def has_valid_fields(reply: Reply) -> bool:
     return (
         all(type(number) is int and 0 <= number < LARGEST_NUMBER for number in (reply.num_examples, reply.num_steps))
         and isinstance(reply.description, dict)
+        and isinstance(reply.notes, dict)
         and isinstance(reply.error, str)
         and isinstance(reply.metrics, dict)
         and all(is_phase(phase, values, reply.site) for phase, values in reply.metrics.items())

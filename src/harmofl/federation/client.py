@@ -19,6 +19,7 @@ from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
 from harmofl.errors import RefusalError, UsageError
+from harmofl.federation.filters.chain import Filters
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
@@ -76,11 +77,13 @@ class Client:
         facts: DataFacts | None = None,
         trained: TrainedRounds | None = None,
         samples: LiveSamples | None = None,
+        simulated: bool = False,
     ) -> None:
         """`keeps_model`: write the selected model at the site, also where the server has all of it.
 
         `facts`: of the images, for the description of a model that is written here. `trained`: rounds of training that
-        need not be repeated. `samples`: where to leave an image for whoever watches the run.
+        need not be repeated. `samples`: where to leave an image for whoever watches the run. `simulated`: whether there
+        is nobody to keep a secret from, so that all chance may come from the run's seed.
         """
         self.site = site
         self.task = task
@@ -98,6 +101,8 @@ class Client:
             keep_freed_memory()
         self.shared = method.shares(model.network)
         self.pieces = method.pieces()
+        self.filters = Filters.chosen(settings, method, model)
+        self.secret_seed = settings.seed if simulated else None
         self.keeps_model = keeps_model or sites_differ(method, model)
         joined = len(site.train_of) if settings.training.pooled_batch == "all-sites" else 1
         self._inputs = TrainingInputs(site.train, settings.training, self.device, joined)
@@ -143,10 +148,13 @@ class Client:
             scores = self._scores(request.round - 1) if request.score else {}
         try:
             trained = self._train_once(request, kept, memories)
-            self._keep(request, trained.kept)
+            reply, kept_by_filters = self.filters.leave(
+                trained.reply, request, kept, self.secret_seed, self.store.folder
+            )
+            self._keep(request, trained.kept | kept_by_filters)
         except Exception as error:  # the scores of the model that was received still count
             return replace(self._report(error), metrics=scores)
-        return replace(trained.reply, metrics={**trained.reply.metrics, **scores})
+        return replace(reply, metrics={**reply.metrics, **scores})
 
     def _train_once(self, request: Request, kept: State, memories: Mapping[str, Memory]) -> Trained:
         """Train, unless another run has done the very same before."""

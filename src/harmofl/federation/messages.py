@@ -60,6 +60,8 @@ class Reply:
     """{"train": {name: value}, "val": {site: {name: value}}, "test": {site: {name: value}}}, those that apply."""
     description: Mapping[str, Any] = field(default_factory=dict)
     """What the site's images are like: {"synthetic": …, "channels": …, "classes": …, "num_train": …}, or a survey."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What filters of updates tell their counterparts at the server, by the filter's name."""
     error: str = ""
 
 

@@ -34,10 +34,11 @@ def record_measurement(request: Request, reply: Reply) -> Record:
     return {"round": request.round, "site": reply.site, "phase": "measure"} | _traffic(request, reply)
 
 
-def record_training(request: Request, reply: Reply) -> Record:
-    """A site's training in a round."""
+def record_training(request: Request, reply: Reply, bytes_up: int) -> Record:
+    """A site's training in a round; `bytes_up`: what came from the site, before filters were taken back."""
     place = {"round": request.round, "site": reply.site, "phase": "train"}
-    return place | _traffic(request, reply) | {"num_steps": reply.num_steps} | dict(reply.metrics["train"])
+    traffic = _traffic(request, reply) | {"bytes_up": bytes_up}
+    return place | traffic | {"num_steps": reply.num_steps} | dict(reply.metrics["train"])
 
 
 def record_scores(number: int, reply: Reply, **more: bool) -> Iterator[Record]:

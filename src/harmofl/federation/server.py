@@ -14,6 +14,7 @@ from harmofl.errors import RunError
 from harmofl.events import RoundsFinished, RoundStarted, Watch, event_of, ignore
 from harmofl.federation.bounds import BoundedRound, Verdict, all_finite
 from harmofl.federation.client import sites_differ
+from harmofl.federation.filters.chain import Filters
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
 from harmofl.federation.participation import Participation
 from harmofl.federation.plausible import Plausible
@@ -82,7 +83,8 @@ class Server:
         self.pieces = method.pieces()
         self._warned = False
         plausible = Plausible.of(task, settings, method.pooled)
-        self.sites = Sites(transport, settings.federation, announce(self.pieces, model), watch, plausible)
+        announced, filters = announce(self.pieces, model), Filters.chosen(settings, method, model)
+        self.sites = Sites(transport, settings.federation, announced, watch, plausible, filters)
 
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
@@ -161,13 +163,14 @@ class Server:
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
-        for reply, usable in self.sites.ask(requests, records, {name: self.initial[name] for name in self.shared}):
+        for arrival in self.sites.ask(requests, records, {name: self.initial[name] for name in self.shared}):
+            reply = arrival.reply
             scores |= self._note_scores(progress.round, reply, records)
-            if not usable or requests[reply.site].kind != "train":
+            if not arrival.usable or requests[reply.site].kind != "train":
                 continue
             updates.add(reply)
             losses[reply.site] = reply.metrics["train"]["loss"]
-            self._note(record_training(requests[reply.site], reply), records)
+            self._note(record_training(requests[reply.site], reply, arrival.num_bytes), records)
         verdict = updates.finish()
         self._leave_out(verdict, requests, losses, records)
         self._require_quorum(len(losses), asked, number, records)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harmofl.errors import RunError
 from harmofl.events import Watch, event_of
 from harmofl.federation.checks import find_problem, without_bad_scores
+from harmofl.federation.filters.chain import Filters
+from harmofl.federation.filters.filter import BadUpdateError, Expected
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.plausible import Plausible
 from harmofl.federation.round_records import record_problem
@@ -25,11 +28,22 @@ MARGIN = 2**20
 """Bytes of a reply beside its tensors: numbers, words, and the engine's own."""
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """A site's reply, as it was before its filters."""
+
+    reply: Reply
+    usable: bool
+    """Otherwise its scores may still count."""
+    num_bytes: int
+    """Of the tensors that travelled."""
+
+
 class Sites:
     """Asks the sites of a run.
 
     `announced`: what the method's pieces may send, as tensors of the right names, shapes and types. `plausible`: what
-    numbers can be.
+    numbers can be. `filters`: what updates have passed at the sites.
     """
 
     def __init__(
@@ -39,8 +53,10 @@ class Sites:
         announced: State,
         watch: Watch,
         plausible: Plausible | None = None,
+        filters: Filters | None = None,
     ) -> None:
         self.plausible = plausible
+        self.filters = filters or Filters()
         self.transport = transport
         self.federation = federation
         self.announced = announced
@@ -48,37 +64,51 @@ class Sites:
 
     def expect(self, state: State) -> None:
         """Refuse replies that are larger than one with such a state and all that pieces may send."""
-        num_entries = len(state) + len(self.announced)
-        expected = num_bytes(state, self.announced) + num_entries * BYTES_PER_ENTRY
-        limit_replies(self.transport, expected + MARGIN)
+        # Measurements pass no filter, and unfiltered replies may be the smaller ones.
+        filtered = self.filters.expect(Expected(state, self.announced))
+        sizes = [
+            num_bytes(each.state, each.sent) + (len(each.state) + len(each.sent)) * BYTES_PER_ENTRY
+            for each in (filtered, Expected({}, self.announced))
+        ]
+        limit_replies(self.transport, max(sizes) + MARGIN)
 
     def wait_for(self, num_sites: int) -> list[str]:
         """Wait until enough of the sites are there; return the names of all that are."""
         minimum = quorum(self.federation, num_sites)
         return sorted(self.transport.sites(minimum=minimum, timeout=self.federation.timeout))
 
-    def ask(self, requests: Mapping[str, Request], records: list[Record], state: State) -> Iterator[tuple[Reply, bool]]:
-        """Yield all replies in the order of names, and whether they can be used; scores of the others may still count.
+    def ask(self, requests: Mapping[str, Request], records: list[Record], state: State) -> Iterator[Arrival]:
+        """Yield all replies in the order of names.
 
         `state`: tensors like those that must come back from training. Why a reply cannot be used is added to the
         records.
         """
         replies = self.transport.ask(requests, timeout=self.federation.timeout)
         for reply in sort_replies(replies, sorted(requests)):
-            request = requests[reply.site]
+            request, travelled = requests[reply.site], num_bytes(reply.state, reply.sent)
             expected = state if request.kind == "train" else {}
+            reply = self._take_back_filters(reply, request, expected)
             problem = find_problem(reply, request.kind, expected, self.announced, self.plausible)
             if not problem:
-                yield reply, True
+                yield Arrival(reply, True, travelled)
                 continue
             logger.info("round %d: %s left out: %s", request.round, reply.site, problem)
             records.append(record_problem(request, reply.site, problem))
             self.watch(event_of(records[-1]))
-            yield without_bad_scores(reply, self.plausible), False
+            yield Arrival(without_bad_scores(reply, self.plausible), False, travelled)
+
+    def _take_back_filters(self, reply: Reply, request: Request, state: State) -> Reply:
+        """A reply as it was before its filters; with the reason as its error if it did not pass them."""
+        if request.kind != "train" or reply.error:
+            return reply
+        try:
+            return self.filters.arrive(reply, request, Expected(state, self.announced))
+        except BadUpdateError as error:
+            return replace(reply, error=str(error))
 
     def usable_replies(self, requests: Mapping[str, Request], records: list[Record]) -> Iterator[Reply]:
         """Yield the usable replies to requests that bring no state back."""
-        return (reply for reply, usable in self.ask(requests, records, {}) if usable)
+        return (arrival.reply for arrival in self.ask(requests, records, {}) if arrival.usable)
 
     def require_quorum(self, num_answers: int, num_sites: int, number: int, records: Sequence[Record]) -> None:
         """Raise an error with every reason if too few sites gave a usable answer."""

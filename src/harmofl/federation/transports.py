@@ -105,6 +105,7 @@ class Clients:
                 model_folder=run.model / "sites" / site,
                 tell=self._describe,
                 samples=run.samples,
+                simulated=True,
             )
         return self._made[site]
 
