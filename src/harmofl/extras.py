@@ -14,6 +14,7 @@ PACKAGES = {
     "nifti": ("nibabel",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
     "reports": ("anyascii", "matplotlib"),
+    "secure": ("cryptography",),
     "tensorboard": ("tensorboard",),
     "tiff": ("imagecodecs", "tifffile"),
 }

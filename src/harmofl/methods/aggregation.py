@@ -80,23 +80,43 @@ class StreamedSums(Aggregation):
         # Each site's second moment is summed, so that the result is the mean of the variances plus the variance of
         # the means.
         self._pooled = {name: mean for name, mean in (pooled or {}).items() if name in state and mean in state}
-        self._sums = {name: torch.zeros_like(state[name], dtype=torch.float64) for name in self.floating}
+        self.sums = {name: torch.zeros_like(state[name], dtype=torch.float64) for name in self.floating}
         self._total_weight = 0.0
         self._total_steps = 0.0
         self._total_share = 0.0
 
     def add_floating(self, site_state: Mapping[str, Tensor], weight: float, steps: float) -> None:
         """Add one site's entries to the sums."""
-        self._total_weight += weight
-        self._total_steps += weight * steps
-        self._total_share += weight / steps
-        for name, total in self._sums.items():
+        self._count(weight, steps)
+        for name, total in self.sums.items():
             share = weight / steps if name in self.trainable else weight
             total.add_(self._summand(name, site_state), alpha=share)
 
+    def count_site(self, weight: float, num_steps: int, momentum: float) -> None:
+        """Count a site whose entries come in a sum, by `add_sums`."""
+        self._count(weight, self.rule.effective_steps(num_steps, momentum))
+
+    def add_sums(self, sums: Mapping[str, Tensor], num_sites: int) -> None:
+        """Add what several sites would have added; whole numbers, whose largest is not known, take their rounded mean.
+
+        Args:
+            sums: Of the `sums` that each site had after adding its own state, and of its whole numbers.
+            num_sites: How many.
+        """
+        for name, total in sums.items():
+            if name in self.sums:
+                self.sums[name] += total
+            else:
+                self._largest[name] = (total / num_sites).round()
+
+    def _count(self, weight: float, steps: float) -> None:
+        self._total_weight += weight
+        self._total_steps += weight * steps
+        self._total_share += weight / steps
+
     def targets(self) -> State:
         """Means, rescaled for weights."""
-        means = {name: total / self._total_weight for name, total in self._sums.items()}
+        means = {name: total / self._total_weight for name, total in self.sums.items()}
         # Sites that agree leave a difference of rounding errors, which may lie below zero.
         means |= {name: (means[name] - means[mean].square()).clamp_min(0) for name, mean in self._pooled.items()}
         return {name: self._rescale(name, mean) if name in self.trainable else mean for name, mean in means.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from harmofl.methods.combinations import Gathered
+from harmofl.methods.combinations import Gathered, Total
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import Memory, Piece
 from harmofl.states import State, add_prefix, plain_copy, select_prefix
@@ -36,15 +36,15 @@ def announce(pieces: Pieces, model: Model) -> State:
 
 def expect_sent(announced: Mapping[str, Tensor], sent: Iterable[str]) -> State:
     """What a site must have sent if it sent these names: a piece sends all that it announced, or nothing."""
-    present = {_piece_of(name) for name in sent}
-    return {name: tensor for name, tensor in announced.items() if _piece_of(name) in present}
+    present = {piece_of(name) for name in sent}
+    return {name: tensor for name, tensor in announced.items() if piece_of(name) in present}
 
 
 def expect_combined(pieces: Pieces, announced: Mapping[str, Tensor], received: Iterable[str]) -> State:
     """What a site must receive if it receives these names; gathered tensors end in the name of their site."""
     expected = expect_sent(announced, received)
     gathered = [name for name, piece in pieces.items() if issubclass(piece.combine, Gathered)]
-    for name in [name for name in expected if _piece_of(name) in gathered]:
+    for name in [name for name in expected if piece_of(name) in gathered]:
         like = expected.pop(name)
         expected |= {other: like for other in received if other.startswith(f"{name}.")}
     return expected
@@ -63,6 +63,19 @@ class Combining:
         for name, combiner in self._combiners.items():
             combiner.add(site, select_prefix(name, sent))
 
+    def add_sums(self, sums: State, counts: Mapping[str, int], like: Mapping[str, Tensor]) -> None:
+        """Take the sums over several sites, instead of what each of them sent.
+
+        Args:
+            sums: As `piece.name`.
+            counts: How many sites sent something of each piece.
+            like: Tensors of the types in which it was sent.
+        """
+        for name, combiner in self._combiners.items():
+            if counts.get(name):
+                assert isinstance(combiner, Total)
+                combiner.add_sums(counts[name], select_prefix(name, sums), select_prefix(name, dict(like)))
+
     def value(self) -> State:
         """What every site receives."""
         return _join({name: combiner.value() for name, combiner in self._combiners.items()})
@@ -77,5 +90,6 @@ def _copy(state: State) -> State:
     return {name: plain_copy(tensor) for name, tensor in state.items()}
 
 
-def _piece_of(name: str) -> str:
+def piece_of(name: str) -> str:
+    """The piece that a tensor belongs to."""
     return name.partition(".")[0]

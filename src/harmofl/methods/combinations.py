@@ -57,6 +57,13 @@ class Total(Combination):
             self._dtypes[name] = tensor.dtype
             self.sums[name] = self.sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
 
+    def add_sums(self, count: int, sums: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+        """Add the sums over several sites; `like`: tensors of the types in which they were sent."""
+        self.count += count
+        for name, tensor in sums.items():
+            self._dtypes[name] = like[name].dtype
+            self.sums[name] = self.sums.get(name, torch.zeros((), dtype=torch.float64)) + tensor
+
     def value(self) -> State:
         """The result in the type of what was sent."""
         if not self.count:
