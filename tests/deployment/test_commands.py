@@ -97,11 +97,11 @@ def test_sites_join_and_leave_and_the_operator_is_told_what_to_copy(
     out = capsys.readouterr().out
     assert f"{kits}/sites/hospital-3: for hospital-3, and nobody else" in out
     assert f"{kits}/server/federation.toml, {kits}/server/keys/hospital-3.pub" in out
-    assert "restart the server" in out
+    assert "A running server sees it within a few seconds" in out
     assert call(monkeypatch, "deploy", "remove-site", "hospital-3", "--kits", kits) == 0
     out = capsys.readouterr().out
     assert f"{kits}/removed/hospital-3/1" in out
-    assert f"{kits}/server/federation.toml\n" in out
+    assert f"{kits}/server/federation.toml, {kits}/server/revoked.toml\n" in out
     assert call(monkeypatch, "deploy", "renew", "--kits", kits) == 0
     assert f"{kits}/server/tls: copy it" in capsys.readouterr().out
 
@@ -274,7 +274,9 @@ def test_a_run_is_not_started_at_a_site(
     assert "a site's folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["init", "add-site", "remove-site", "renew", "start", "check", "run"])
+@pytest.mark.parametrize(
+    "command", ["init", "join", "accept", "add-site", "remove-site", "revoke", "renew", "start", "check", "run"]
+)
 def test_help_teaches_with_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

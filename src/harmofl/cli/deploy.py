@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from harmofl.cli import membership
 from harmofl.cli.completion import complete_engine
 from harmofl.cli.loggers import Log, LogTo, open_loggers
+from harmofl.cli.membership import WithKeys, describe_kit
 from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
 from harmofl.cli.overview import watch
 
@@ -19,8 +21,6 @@ deploy_app = typer.Typer(
 
 
 HERE = Path()
-
-Kits = Annotated[Path, typer.Option("--kits", help="The folder that `harmofl deploy init` made.")]
 
 Kit = Annotated[Path, typer.Argument(help="A party's folder; the current one if not given.", metavar="[DIR]")]
 
@@ -50,9 +50,12 @@ def init(
         bool, typer.Option("--synthetic", help="Synthetic images at every site, to try the federation.")
     ] = False,
     name: Annotated[str, typer.Option(help="The federation's name.")] = "federation",
+    with_keys: WithKeys = None,
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """Make a folder for each party: keys, certificates, settings, start script, and a README that says what to do.
+    """Make a folder for each party: settings, certificates, start script, and a README that says what to do.
+
+    Each hospital makes its own key, with `harmofl deploy join`; with --synthetic, for a trial, keys are made here.
 
     For three hospitals:  harmofl deploy init --engine flower --sites A,B,C --server fl.example.org --out kits
 
@@ -61,10 +64,10 @@ def init(
     from harmofl.deployment.provisioning import make_federation, make_kits, parse_sites
 
     federation = make_federation(engine, server, parse_sites(sites), name)
-    make_kits(federation, out, task, synthetic)
+    make_kits(federation, out, task, synthetic, with_keys)
     print(f"{out / 'server'}: for the server's machine")
     for site in federation.sites:
-        print(f"{out / 'sites' / site}: for {site}, and nobody else")
+        print(describe_kit(out, site))
     if (out / "authority").exists():
         print(f"{out / 'authority'}: keep it offline")
     print(f"What to do with them: {out / 'README.md'}")
@@ -91,55 +94,8 @@ def site(
     print(f"{out / 'site.toml'}: fill in where the images are, then:  harmofl deploy check {out}")
 
 
-@deploy_app.command("add-site")
-def add_site(
-    name: Annotated[str, typer.Argument(help="The new hospital's name.")],
-    kits: Kits,
-    plugins: PluginFiles = [],  # noqa: B006
-) -> None:
-    """Make one more hospital's folder, and make it known to the server.
-
-    For example:  harmofl deploy add-site D --kits kits
-    """
-    from harmofl.deployment.provisioning import add_site as add
-
-    changed = add(kits, name)
-    print(f"{kits / 'sites' / name}: for {name}, and nobody else")
-    _say_what_to_copy(changed)
-
-
-@deploy_app.command("remove-site")
-def remove_site(
-    name: Annotated[str, typer.Argument(help="The hospital that leaves.")],
-    kits: Kits,
-) -> None:
-    """Make the server forget a hospital, which it then no longer lets in.
-
-    For example:  harmofl deploy remove-site D --kits kits
-    """
-    from harmofl.deployment.provisioning import remove_site as remove
-
-    aside = remove(kits, name)
-    if aside:
-        print(f"{aside}: what was here of {name}'s folder; delete it when nobody needs its models")
-    _say_what_to_copy([kits / "server" / "federation.toml"])
-
-
-@deploy_app.command("renew")
-def renew(kits: Kits) -> None:
-    """Make new certificates before the old ones expire, signed by the same authority.
-
-    For example:  harmofl deploy renew --kits kits
-    """
-    from harmofl.deployment.provisioning import renew as renew_certificates
-
-    for folder in renew_certificates(kits):
-        print(f"{folder}: copy it to its party's folder, instead of what is there, and start that party again")
-
-
-def _say_what_to_copy(changed: list[Path]) -> None:
-    print(f"Copy to the server's folder, replacing what is there: {', '.join(str(path) for path in changed)}")
-    print("Then restart the server: until then it goes on with the sites that it knew.")
+for name, command in membership.COMMANDS.items():
+    deploy_app.command(name)(command)
 
 
 @deploy_app.command("start")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harmofl import registry
+from harmofl.deployment.enrollment import Enrollment
 from harmofl.deployment.kits import Federation, ServerKit, SiteKit
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.transports import Transport
@@ -98,6 +99,9 @@ class Engine:
     """How a site proves who it is: not at all, by a key that the server knows, or by a certificate that the
     federation's authority signs. With certificates, adding a site needs the authority's key, and a name that has left
     the federation cannot be used again, as its old certificate would still be valid."""
+
+    enrollment: Enrollment | None = None
+    """How sites make their own keys (`deploy join`); without it, `provision` makes them."""
 
     read_address: Callable[[str], str] = str
     """Check what `--server` says and complete it; sites find it as `federation.server`."""

@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from harmofl import registry
+from harmofl.deployment.revocations import without_revoked
 from harmofl.deployment.site_policy import Policy
 from harmofl.errors import STRICT, UsageError, describe
 from harmofl.files import claimed, write_whole
@@ -111,6 +112,7 @@ class Kits(Part):
 
     tasks: Annotated[list[str], AfterValidator(check_tasks)] = Field(min_length=1)
     synthetic: bool = False
+    own_keys: list[Name] = Field([], description="sites whose kits were made without keys: they make their own")
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,12 @@ class ServerKit:
 
     @classmethod
     def open(cls, folder: Path) -> ServerKit:
-        """Read it, or say what is wrong with it."""
+        """Read it, without the sites that were revoked, or say what is wrong with it."""
         if is_site(folder):
             raise UsageError(f"{folder}: a site's folder; runs are started in the server's")
-        return cls(folder.resolve(), read_federation(folder))
+        federation = read_federation(folder)
+        admitted = without_revoked(folder, federation.sites)
+        return cls(folder.resolve(), federation.model_copy(update={"sites": admitted}))
 
     def lock(self) -> AbstractContextManager[None]:
         """Allow one server at a time: a second one would take the first one's port or socket away."""

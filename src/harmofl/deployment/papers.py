@@ -50,6 +50,7 @@ def write_common_papers(folder: Path, federation: Federation, engine: Engine, ki
         "port": port,
         "requirements": engine.requirements(__version__, versions.engine),
         "has_key": engine.credentials != "none",
+        "makes_key": site in kits.own_keys,
         "site": site,
         "synthetic": kits.synthetic,
         "service": service,
@@ -66,9 +67,10 @@ def write_common_papers(folder: Path, federation: Federation, engine: Engine, ki
     write_whole(folder / "compose.yaml", render("templates/compose.yaml", **words))
 
 
-def write_overview(folder: Path, federation: Federation, engine: Engine) -> None:
+def write_overview(folder: Path, federation: Federation, engine: Engine, kits: Kits) -> None:
     """Say which folder is for whom."""
-    words = {"federation": federation.name, "server": federation.server, "sites": federation.sites}
+    words: dict[str, object] = {"federation": federation.name, "server": federation.server, "sites": federation.sites}
+    words["own_keys"] = kits.own_keys
     text = render("templates/kits.md", **words, has_key=engine.credentials != "none", expires=bool(engine.expiring([])))
     write_whole(folder / "README.md", text)
 

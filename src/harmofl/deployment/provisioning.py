@@ -17,13 +17,15 @@ from pydantic import ValidationError
 
 from harmofl import registry
 from harmofl.data.layouts.site_names import name_refusal
+from harmofl.deployment.audit import user_name
 from harmofl.deployment.engine import Engine, find_engine
 from harmofl.deployment.kits import FEDERATION, SITE_NAME, Federation, Kits, read_federation, read_part, write_part
 from harmofl.deployment.papers import write_overview, write_server_papers, write_site_papers
+from harmofl.deployment.revocations import add_revocation, without_revoked
 from harmofl.errors import UsageError, describe, unknown_name
 from harmofl.version import __version__
 
-AUTHORITY, SERVER, SITES, REMOVED = "authority", "server", "sites", "removed"
+AUTHORITY, SERVER, SITES, REMOVED, ACCEPTED = "authority", "server", "sites", "removed", "accepted"
 KITS = "kits.toml"
 
 
@@ -82,19 +84,45 @@ def make_federation(engine: str, server: str, sites: Sequence[str], name: str = 
         raise UsageError(describe(error)) from None
 
 
-def make_kits(federation: Federation, out: Path, tasks: Sequence[str] = (), synthetic: bool = False) -> None:
-    """Make all parties' folders below `out`, or nothing."""
-    kits = Kits(tasks=choose_tasks(tasks, federation.sites, synthetic), synthetic=synthetic)
+def make_kits(
+    federation: Federation,
+    out: Path,
+    tasks: Sequence[str] = (),
+    synthetic: bool = False,
+    with_keys: bool | None = None,
+) -> None:
+    """Make all parties' folders below `out`, or nothing.
+
+    `with_keys`: whether to make the sites' keys here, as for a trial; by default only with synthetic images.
+    """
     engine = find_engine(federation.engine)
+    makes_keys = synthetic if with_keys is None else with_keys
+    own_keys = [] if makes_keys or engine.enrollment is None else federation.sites
+    kits = Kits(tasks=choose_tasks(tasks, federation.sites, synthetic), synthetic=synthetic, own_keys=own_keys)
     with whole_folder(out) as folder:
         write_part(folder / KITS, kits)
         write_part(folder / SERVER / FEDERATION, federation)
         write_server_papers(folder / SERVER, federation, engine, kits)
         for site in federation.sites:
             add_site_folder(folder, federation, engine, kits, site)
-        write_overview(folder, federation, engine)
-        engine.provision(federation, folder)
+        write_overview(folder, federation, engine, kits)
+        add_credentials(folder, federation, engine, kits)
         make_private(folder)
+
+
+def add_credentials(folder: Path, federation: Federation, engine: Engine, kits: Kits) -> None:
+    """Add the engine's part to the kits that have none yet, without keys for sites that make their own."""
+    own = [site for site in federation.sites if site in kits.own_keys]
+    if own and engine.enrollment is not None:
+        engine.enrollment.invite(with_sites(federation, own), folder)
+    others = [site for site in federation.sites if site not in own]
+    if others or not own:
+        engine.provision(with_sites(federation, others), folder)
+
+
+def accepted_files(folder: Path, site: str) -> tuple[Path, Path]:
+    """A site's request, once it was accepted, and its certificate."""
+    return folder / ACCEPTED / f"{site}.csr", folder / ACCEPTED / f"{site}.crt"
 
 
 def add_site_folder(folder: Path, federation: Federation, engine: Engine, kits: Kits, site: str) -> None:
@@ -103,26 +131,30 @@ def add_site_folder(folder: Path, federation: Federation, engine: Engine, kits: 
     write_site_papers(folder / SITES / site, federation, engine, kits, site)
 
 
-def add_site(folder: Path, name: str) -> list[Path]:
+def add_site(folder: Path, name: str, with_keys: bool | None = None) -> list[Path]:
     """Make one more site's kit, or change nothing; return what is to be copied to the server."""
     check_name(name)
-    federation, kits = open_kits(folder)
+    federation, before = open_kits(folder)
     engine = find_engine(federation.engine)
     check_newcomer(folder, federation, engine, name)
-    choose_tasks(kits.tasks, [name], kits.synthetic)
+    choose_tasks(before.tasks, [name], before.synthetic)
     grown = with_sites(federation, [*federation.sites, name])
-    kept = [folder / SERVER / path for path in engine.server_files([name])]
+    makes_keys = before.synthetic if with_keys is None else with_keys
+    invited = not makes_keys and engine.enrollment is not None
+    kits = before.model_copy(update={"own_keys": [*before.own_keys, name]}) if invited else before
+    kept = [] if invited else [folder / SERVER / path for path in engine.server_files([name])]
     try:
         add_site_folder(folder, grown, engine, kits, name)
         # For the new site only: the others have their credentials, even where their folders are no longer here.
-        engine.provision(with_sites(grown, [name]), folder)
+        add_credentials(folder, with_sites(grown, [name]), engine, kits)
         make_private(folder)
     except BaseException:
         shutil.rmtree(folder / SITES / name, ignore_errors=True)
         delete(kept)
         raise
+    write_part(folder / KITS, kits)
     write_part(folder / SERVER / FEDERATION, grown)
-    write_overview(folder, grown, engine)
+    write_overview(folder, grown, engine, kits)
     return [folder / SERVER / FEDERATION, *kept]
 
 
@@ -140,7 +172,7 @@ def check_newcomer(folder: Path, federation: Federation, engine: Engine, name: s
 
 def remove_site(folder: Path, name: str) -> Path | None:
     """Make the server forget a site; return where its kit was moved to, if it was still here."""
-    federation, _ = open_kits(folder)
+    federation, kits = open_kits(folder)
     engine = find_engine(federation.engine)
     if name not in federation.sites:
         raise unknown_name("site", name, federation.sites)
@@ -148,8 +180,15 @@ def remove_site(folder: Path, name: str) -> Path | None:
         raise UsageError(f"site {name!r}: it is the federation's only one")
     rest = with_sites(federation, [site for site in federation.sites if site != name])
     write_part(folder / SERVER / FEDERATION, rest)
-    delete(folder / SERVER / path for path in engine.server_files([name]))
-    write_overview(folder, rest, engine)
+    kits = kits.model_copy(update={"own_keys": [site for site in kits.own_keys if site != name]})
+    write_part(folder / KITS, kits)
+    key_files = engine.server_files([name])
+    joined = not key_files or any((folder / SERVER / path).exists() for path in key_files)
+    if joined and name in without_revoked(folder / SERVER, federation.sites):
+        add_revocation(folder / SERVER, name, key_files, user_name(), "it left")
+    delete(folder / SERVER / path for path in key_files)
+    delete(accepted_files(folder, name))
+    write_overview(folder, rest, engine, kits)
     return put_aside(folder, name)
 
 
@@ -166,14 +205,15 @@ def put_aside(folder: Path, name: str) -> Path | None:
 
 def renew(folder: Path) -> list[Path]:
     """Make new credentials, signed by the same authority; return the folders that are to be copied again."""
-    federation, _ = open_kits(folder)
+    federation, kits = open_kits(folder)
     engine = find_engine(federation.engine)
-    old = [folder / path for path in engine.expiring(federation.sites)]
+    made_here = [site for site in federation.sites if site not in kits.own_keys]
+    old = [folder / path for path in engine.expiring(made_here)]
     if not old:
         raise UsageError(f"--kits {folder}: nothing in the kits of engine {engine.name!r} expires")
     require_authority(folder, federation)
     with moved_aside(old, folder):
-        engine.provision(federation, folder)
+        engine.provision(with_sites(federation, made_here), folder)
     return old
 
 

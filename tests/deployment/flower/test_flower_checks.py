@@ -8,6 +8,7 @@ pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
 
 from harmofl.deployment.engine import Finding, find_engine
 from harmofl.deployment.flower.children import free_port
+from harmofl.deployment.flower.server import read_site_keys
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteSettings, write_part
 from harmofl.errors import UsageError
 
@@ -48,14 +49,17 @@ def test_a_server_that_is_not_started_yet_is_no_mistake(folder: Path) -> None:
     assert not find_engine("flower").is_running(ServerKit.open(folder / "server"))
 
 
-def test_a_server_without_a_sites_key_does_not_start(folder: Path) -> None:
-    (folder / "server" / "keys" / "B.pub").unlink()
+def test_a_server_with_a_spoiled_key_does_not_start(folder: Path) -> None:
+    (folder / "server" / "keys" / "B.pub").write_text("no key")
     with pytest.raises(UsageError, match=r"B\.pub: not a site's public key"):
         find_engine("flower").serve(ServerKit.open(folder / "server"))
     assert not (folder / "server" / "engine" / "secret").exists()
-
-
-def test_a_missing_key(folder: Path) -> None:
-    (folder / "server" / "keys" / "B.pub").unlink()
     [finding] = [finding for finding in of_server(folder) if not finding.ok]
     assert "B is not let in" in finding.hint
+
+
+def test_a_site_that_has_not_joined_yet_keeps_nobody_else_out(folder: Path) -> None:
+    (folder / "server" / "keys" / "B.pub").unlink()
+    assert list(read_site_keys(ServerKit.open(folder / "server"))) == ["A"]
+    [finding] = [finding for finding in of_server(folder) if finding.what == "B has not joined yet"]
+    assert "harmofl deploy join" in finding.hint

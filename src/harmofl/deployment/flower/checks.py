@@ -53,6 +53,11 @@ def check_site(kit: SiteKit) -> Iterator[Finding]:
 
 def check_public_key(path: Path, site: str) -> Finding:
     """Whether a site's public key can be read."""
+    if not path.exists():
+        hint = (
+            f"its key is made by `harmofl deploy join` there, and accepted by the coordinator; then copy it to {path}"
+        )
+        return Finding(True, f"{site} has not joined yet", hint)
     try:
         read_site_key(path)
     except UsageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harmofl.deployment.engine import Engine, deferred
+from harmofl.deployment.enrollment import Enrollment
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.tls.address import Address, complete_address
 
@@ -37,6 +38,14 @@ engine = Engine(
     is_running=deferred(f"{HERE}.checks:is_running"),
     check_server=deferred(f"{HERE}.checks:check_server"),
     check_site=deferred(f"{HERE}.checks:check_site"),
+    enrollment=Enrollment(
+        algorithm="ec",
+        key=lambda site: f"keys/{site}",
+        certificate="tls/site.crt",
+        authority="tls/ca.crt",
+        invite=deferred(f"{HERE}.joining:invite"),
+        admit=deferred(f"{HERE}.joining:admit"),
+    ),
     server_files=lambda sites: [f"keys/{site}.pub" for site in sites],
     expiring=lambda sites: ["server/tls"],
     server_notes=PROXY,

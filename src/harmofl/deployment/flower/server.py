@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from harmofl.deployment.flower.addresses import listening_address, local_address
 from harmofl.deployment.flower.children import Child, prepare_process
@@ -21,6 +22,8 @@ from harmofl.files import PRIVATE, write_whole
 logger = logging.getLogger(__name__)
 
 STARTS_WITHIN = 60.0
+LOOK_EVERY = 2.0
+"""Seconds between two looks at who is in the federation."""
 
 
 def serve(kit: ServerKit) -> None:
@@ -46,11 +49,28 @@ def run_once(kit: ServerKit, listening: Address) -> str:
         wait_until_up(child, superlink)
         register(superlink, keys)
         write_whole(engine / "address", superlink.address + "\n")
-        logger.info("listening at %s for %s", kit.federation.server, ", ".join(keys))
-        child.process.wait()
+        logger.info("listening at %s for %s", kit.federation.server, ", ".join(keys) or "nobody yet")
+        while not child.ended:
+            keys = follow_members(superlink, kit.folder, keys)
+            time.sleep(LOOK_EVERY)
         return f"Flower's SuperLink ended: {child.last_words()}"
     finally:
         child.stop()
+
+
+def follow_members(superlink: Superlink, folder: Path, known: dict[str, bytes]) -> dict[str, bytes]:
+    """Let in who has joined meanwhile, and shut out who was revoked or removed; return who is let in now."""
+    try:
+        keys = read_site_keys(ServerKit.open(folder))
+        if keys != known:
+            register(superlink, keys)
+            for site in sorted(known.keys() | keys.keys()):
+                if known.get(site) != keys.get(site):
+                    logger.info("%s is %s", site, "let in from now on" if site in keys else "shut out from now on")
+        return keys
+    except (UsageError, OSError, httpx.HTTPError) as error:
+        logger.warning("the sites stay as they were: %s", error)
+        return known
 
 
 def wait_until_up(child: Child, superlink: Superlink) -> None:
@@ -95,13 +115,14 @@ def superlink_arguments(kit: ServerKit, listening: Address) -> list[str]:
 
 
 def read_site_keys(kit: ServerKit) -> dict[str, bytes]:
-    """Read the public keys of the federation's sites, as Flower stores them."""
-    return {site: read_site_key(kit.folder / "keys" / f"{site}.pub") for site in sorted(kit.federation.sites)}
+    """Read the public keys of the federation's sites, as Flower stores them; a site may not have made one yet."""
+    paths = {site: kit.folder / "keys" / f"{site}.pub" for site in sorted(kit.federation.sites)}
+    return {site: read_site_key(path) for site, path in paths.items() if path.exists()}
 
 
 def read_site_key(path: Path) -> bytes:
     """Read one site's public key."""
     try:
         return node_key(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"{path}: not a site's public key: {error}") from None

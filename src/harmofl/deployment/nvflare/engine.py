@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harmofl.deployment.engine import Engine, deferred
+from harmofl.deployment.enrollment import Enrollment
 from harmofl.deployment.nvflare.names import ENGINE
 from harmofl.deployment.tls.address import Address
 from harmofl.errors import UsageError
@@ -33,5 +34,13 @@ engine = Engine(
     is_running=deferred(f"{HERE}.checks:is_running"),
     check_server=deferred(f"{HERE}.checks:check_server"),
     check_site=deferred(f"{HERE}.checks:check_site"),
+    enrollment=Enrollment(
+        algorithm="rsa",
+        key=lambda site: f"{ENGINE}/startup/client.key",
+        certificate=f"{ENGINE}/startup/client.crt",
+        authority=f"{ENGINE}/startup/rootCA.pem",
+        invite=deferred(f"{HERE}.joining:invite"),
+        admit=deferred(f"{HERE}.joining:admit"),
+    ),
     expiring=lambda sites: [f"server/{ENGINE}", *(f"sites/{site}/{ENGINE}" for site in sites)],
 )

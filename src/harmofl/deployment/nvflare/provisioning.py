@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from nvflare.lighter.impl.cert import CertBuilder
 from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.spec import Builder
 
 from harmofl.deployment.kits import Federation
 from harmofl.deployment.logs import LINE
@@ -62,12 +63,6 @@ def provision(federation: Federation, folder: Path) -> None:
 
 def run_provisioner(federation: Federation, sites: list[str], authority: Path, scratch: Path) -> Path:
     """Let FLARE make its files for the server and some sites, signed by the federation's own authority."""
-    project = Project(federation.name, "harmofl federation")
-    address = Address.parse(federation.server)
-    props = {"fed_learn_port": address.port, "admin_port": address.port, "default_host": address.host}
-    project.set_server(SERVER, ORGANIZATION, props)
-    for site in sites:
-        project.add_client(client_name(site), ORGANIZATION, {})
     state = scratch / federation.name / "state"
     state.mkdir(parents=True)
     if (authority / AUTHORITY_FILE).exists():
@@ -77,10 +72,27 @@ def run_provisioner(federation: Federation, sites: list[str], authority: Path, s
         StaticFileBuilder(scheme="grpc"),
         CertBuilder(root_valid_days=AUTHORITY_DAYS),
     ]
-    context = Provisioner(str(scratch), builders).provision(project, logger=logging.getLogger(__name__))
+    made = run(make_project(federation, sites), builders, scratch)
+    keep_authority(state / AUTHORITY_FILE, authority)
+    return made
+
+
+def make_project(federation: Federation, sites: list[str]) -> Project:
+    """Describe the server and some sites as FLARE's provisioner wants it."""
+    project = Project(federation.name, "harmofl federation")
+    address = Address.parse(federation.server)
+    props = {"fed_learn_port": address.port, "admin_port": address.port, "default_host": address.host}
+    project.set_server(SERVER, ORGANIZATION, props)
+    for site in sites:
+        project.add_client(client_name(site), ORGANIZATION, {})
+    return project
+
+
+def run(project: Project, builders: Sequence[Builder], scratch: Path) -> Path:
+    """Run FLARE's provisioner; return the folder with what it made."""
+    context = Provisioner(str(scratch), list(builders)).provision(project, logger=logging.getLogger(__name__))
     if context.get(CtxKey.BUILD_ERROR):
         raise RunError("NVIDIA FLARE could not make the kits; its message is above")
-    keep_authority(state / AUTHORITY_FILE, authority)
     return Path(context[CtxKey.CURRENT_PROD_DIR])
 
 

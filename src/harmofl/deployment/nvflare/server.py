@@ -104,7 +104,9 @@ class ConnectedSites:
     allowances: Allowances = field(default_factory=Allowances)
 
     def token(self, site: str) -> str | None:
-        """Identify a site's current registration, if it is present."""
+        """Identify a site's current registration, if it is present and still in the federation."""
+        if site not in self.names():
+            return None
         return self.presence.token(self.engine.get_client_from_name(client_name(site)))
 
     def connected(self) -> list[str]:
@@ -115,7 +117,7 @@ class ConnectedSites:
         self, site: str, data: bytes, timeout: float, over: threading.Event, largest: int = LARGEST_REPLY
     ) -> runtime.Outcome:
         """Ask one site, until it answers, goes away, or the run no longer waits; `largest`: bytes of its answer."""
-        token = self.token(site) if site in self.names() else None
+        token = self.token(site)
         if token is None:
             return runtime.Outcome(error=NOT_CONNECTED)
         waiting = SiteGone(self, site, token, over)

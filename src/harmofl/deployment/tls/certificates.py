@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from harmofl.errors import UsageError
@@ -59,7 +60,7 @@ def make_authority(folder: Path, name: str = "harmofl federation") -> Path:
         decipher_only=False,
     )
     certificate = (
-        start_certificate(subject, subject, key, AUTHORITY_DAYS)
+        start_certificate(subject, subject, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(signs, critical=True)
     )
@@ -80,7 +81,7 @@ def issue_server_certificate(authority: Path, hosts: Sequence[str], folder: Path
     names = x509.SubjectAlternativeName([alternative_name(host) for host in dict.fromkeys((*hosts, *OWN_MACHINE))])
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key())
     certificate = (
-        start_certificate(subject_name("harmofl server"), issuer.subject, key, days)
+        start_certificate(subject_name("harmofl server"), issuer.subject, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(names, critical=False)
@@ -151,7 +152,7 @@ def subject_name(name: str) -> x509.Name:
 
 
 def start_certificate(
-    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, days: int
 ) -> x509.CertificateBuilder:
     """Fill in what all certificates have in common."""
     now = datetime.now(UTC)
@@ -159,11 +160,11 @@ def start_certificate(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCKS_DIFFER)
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

@@ -45,7 +45,8 @@ def check_keys(folder: Path, own: str) -> Iterator[Finding]:
     for name in names:
         yield check_key(folder / name, name, own)
     if own not in names:
-        yield Finding(False, f"no private key here that can be read ({own})", "copy the kit again, keys included")
+        hint = "at a site, `harmofl deploy join` makes it; else copy the kit again, keys included"
+        yield Finding(False, f"no private key here that can be read ({own})", hint)
 
 
 def check_key(path: Path, name: str, own: str) -> Finding:
