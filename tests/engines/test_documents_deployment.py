@@ -26,13 +26,13 @@ from runs import environment, hear_interrupts
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
 BLOCK = re.compile(r"(?:<!-- ([^\n]*?) -->\n)?```(bash|toml)\n(.*?)```|<!-- (stops: [^\n]*?) -->", re.DOTALL)
 SCP = """#!/bin/sh
-# Copies to a machine that is a folder: the last word is MACHINE:PATH.
+# Copies between machines that are folders: MACHINE:PATH, or a path on this one.
+place() { case "$1" in *:*) echo "$MACHINES/${1%%:*}/${1#*:}" ;; *) echo "$1" ;; esac; }
 for last; do :; done
-host="${last%%:*}"
-mkdir -p "$MACHINES/$host"
+case "$last" in *:*) mkdir -p "$MACHINES/${last%%:*}" ;; esac
 count=$#
 while [ "$count" -gt 1 ]; do
-  case "$1" in -*) ;; *) cp -r "$1" "$MACHINES/$host/${last#*:}" || exit 1 ;; esac
+  case "$1" in -*) ;; *) cp -r "$(place "$1")" "$(place "$last")" || exit 1 ;; esac
   shift
   count=$((count - 1))
 done
@@ -116,6 +116,7 @@ class Reader:
             ["bash", "-e", "-c", text],
             cwd=self.machine(machine),
             env=self.environment(),
+            input="yes\n",  # the number on the telephone was the same
             capture_output=True,
             text=True,
             timeout=600,

@@ -65,4 +65,3 @@ def test_a_revoked_site_is_cut_off_within_a_minute_and_cannot_come_back(tmp_path
         while time.monotonic() < deadline:
             assert connected(federation) == [STAYS]
             time.sleep(1)
-        federation.run(tmp_path / "after", rounds=1)
