@@ -154,7 +154,7 @@ def test_a_site_reads_and_answers_only_what_is_its_own(federation: Live) -> None
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     from harmofl.deployment.flower.addresses import running_address
-    from harmofl.deployment.flower.runtime.mailbox import open_run
+    from harmofl.deployment.flower.runtime.run import open_run
     from harmofl.deployment.flower.server import open_superlink, read_site_keys
 
     kit = federation.kit

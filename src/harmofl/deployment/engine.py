@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harmofl import registry
+from harmofl.deployment.app_options import AppOptions
 from harmofl.deployment.enrollment import Enrollment
 from harmofl.deployment.kits import Federation, ServerKit, SiteKit
 from harmofl.errors import RunError, UsageError
@@ -119,6 +120,8 @@ class Engine:
     """The folders that `provision` makes again when credentials are renewed, given the sites: paths below the kits."""
     server_notes: str = ""
     """More for the server's README, in Markdown."""
+    write_app: Callable[[Path, AppOptions], None] | None = None
+    """`(folder, options)`: writes an app that an existing federation's own tools start (`harmofl deploy app`)."""
 
     def requirements(self, harmofl: str, package: str) -> str:
         """What to give to pip, for these versions of harmofl and of the engine's package."""

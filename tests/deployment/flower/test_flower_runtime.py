@@ -21,10 +21,10 @@ from flwr.supercore.run import RunNotRunningException
 
 from harmofl.deployment.allowances import write_limit
 from harmofl.deployment.flower.guard import Guard
+from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime import programs
-from harmofl.deployment.flower.runtime.mailbox import application
-from harmofl.deployment.flower.runtime.messages import pack, unpack
 from harmofl.deployment.flower.runtime.operator import node_key
+from harmofl.deployment.flower.runtime.run import application
 from harmofl.deployment.flower.runtime.tasks import heartbeat
 
 USED = {

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
 
-from harmofl.deployment.flower import transport as module
-from harmofl.deployment.flower.runtime.mailbox import WENT_AWAY, Connection
-from harmofl.deployment.flower.transport import NOT_CONNECTED, TOO_LATE, FlowerTransport
+from harmofl.deployment.flower import exchange as module
+from harmofl.deployment.flower.exchange import NOT_CONNECTED, TOO_LATE, FlowerTransport
+from harmofl.deployment.flower.mailbox import WENT_AWAY, Connection
 from harmofl.errors import RunError
 from harmofl.federation.messages import Reply, Request, encode
 

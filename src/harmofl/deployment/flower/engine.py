@@ -49,4 +49,5 @@ engine = Engine(
     server_files=lambda sites: [f"keys/{site}.pub" for site in sites],
     expiring=lambda sites: ["server/tls"],
     server_notes=PROXY,
+    write_app=deferred(f"{HERE}.app.writing:write_app"),
 )

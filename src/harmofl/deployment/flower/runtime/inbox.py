@@ -22,7 +22,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from harmofl.deployment.flower.runtime.messages import pack, unpack
+from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime.operator import executor_proof, retry_for
 from harmofl.deployment.flower.runtime.programs import HEARTBEAT
 from harmofl.deployment.flower.runtime.tasks import heartbeat

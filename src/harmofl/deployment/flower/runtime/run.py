@@ -1,18 +1,16 @@
-"""A run at the server, whose server application is this process: messages to sites and back."""
+"""A run at the server, whose server application is this process."""
 
 from __future__ import annotations
 
 import functools
 import io
-import secrets
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import httpx
-from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode, Status, SubStatus
+from flwr.common.constant import Status, SubStatus
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
@@ -24,12 +22,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from harmofl.deployment.flower.runtime.messages import pack, unpack
+from harmofl.deployment.flower.mailbox import Mailbox
 from harmofl.deployment.flower.runtime.operator import Superlink
 from harmofl.deployment.flower.runtime.tasks import TROUBLE, heartbeat
-
-WENT_AWAY = "went away during the round"
-UNAUTHORIZED = 401
 
 REFUSAL = b"raise SystemExit('harmofl runs nothing that is submitted to Flower: see `harmofl deploy --help`')\n"
 PROJECT = b"""[project]
@@ -104,53 +99,3 @@ def open_grid(superlink: Superlink, client: RuntimeHttpClient, token: str) -> Ht
     grid._client = client  # its own would not say that it is the operator, and would interrupt us on a refusal
     grid.set_run(run_from_proto(task.run))
     return grid
-
-
-@dataclass(frozen=True)
-class Connection:
-    """A connected site, and since when: one that was restarted meanwhile has forgotten what it was asked."""
-
-    node: int
-    since: str
-
-
-class Mailbox:
-    """Messages of a run to sites and back."""
-
-    def __init__(self, grid: HttpGrid) -> None:
-        self._grid = grid
-
-    def connections(self) -> dict[bytes, Connection]:
-        """Who is connected, by public key."""
-        nodes = self._grid.get_nodes()
-        return {node.public_key: Connection(node.node_id, node.last_activated_at) for node in nodes}
-
-    def post(self, node: int, data: bytes, seconds: float) -> str:
-        """Send bytes that expire after so many seconds; return the message's name, which nobody else can guess.
-
-        It is empty if the message was not taken, as that site has just been removed.
-        """
-        content = pack(data, nonce=secrets.token_hex(16))
-        [identifier] = [*self._grid.push_messages([Message(content, node, "query", ttl=seconds)]), ""][:1]
-        return str(identifier or "")
-
-    def fetch(self, identifier: str) -> bytes | str | None:
-        """Return the bytes that answer a message, or why there are none; None as long as there is neither."""
-        for message in self._grid.pull_messages([identifier]):
-            if message.metadata.reply_to_message_id == identifier:
-                return explain(message.error) if message.has_error() else unpack(message.content)
-        return None
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether the SuperLink is gone, or no longer knows our run, as after its restart."""
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code == UNAUTHORIZED
-    return isinstance(error, httpx.TransportError)
-
-
-def explain(error: Error) -> str:
-    """The reason for an error, as Flower, or a site in its name, gives it."""
-    if error.code == ErrorCode.NODE_UNAVAILABLE:
-        return WENT_AWAY
-    return f"Flower's error {error.code}: {error.reason}"[:200]
