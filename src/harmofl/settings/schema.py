@@ -251,6 +251,11 @@ class FederationSettings(Section):
         description="rounds from one model that all sites score, for the choice of the best, to the next; "
         "1 / participation, rounded, if unset",
     )
+    transport: Literal["float32", "float16", "int8"] = Field(
+        "float32",
+        description="how sites send changes of weights: exactly, in half precision, or in 8 bits, where what is lost "
+        "is kept at the site and added to its next change",
+    )
     timeout: Annotated[float, Field(gt=0)] = Field(
         3600.0, description="seconds to wait for a site, if workers train it"
     )

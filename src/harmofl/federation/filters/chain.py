@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harmofl.federation.checks import mismatch
 from harmofl.federation.filters.changes import OnlyChanges
+from harmofl.federation.filters.compression import Compression, EightBits, HalfPrecision
 from harmofl.federation.filters.filter import BadUpdateError, Departure, Expected, Filter
 from harmofl.federation.messages import Reply, Request
 from harmofl.methods.channel import expect_sent
@@ -25,7 +26,14 @@ def only_changes(settings: Settings, method: Method, model: Model) -> Filter | N
     return OnlyChanges()
 
 
-CHOICES: tuple[Choice, ...] = (only_changes,)
+def compression(settings: Settings, method: Method, model: Model) -> Filter | None:
+    """Send changes of weights in fewer bytes, if asked to."""
+    kinds: dict[str, type[Compression]] = {"float16": HalfPrecision, "int8": EightBits}
+    kind = kinds.get(settings.federation.transport)
+    return kind(frozenset(name for name, _ in model.network.named_parameters())) if kind else None
+
+
+CHOICES: tuple[Choice, ...] = (only_changes, compression)
 """In the order in which a site applies them."""
 
 
