@@ -5,6 +5,8 @@ import json
 import os
 import pwd
 import resource
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from loopback import looped, make_kits
 from typer.testing import CliRunner
 
 from harmofl.cli.entry import app
+from harmofl.deployment import audit
 from harmofl.deployment.audit import Refusals, audit_log, user_name, verify, write_entry
 from harmofl.deployment.checking import check_audit
 from harmofl.deployment.coordinator import RunOptions, coordinate
@@ -121,6 +124,31 @@ def test_somebody_who_knocks_often_fills_no_log(tmp_path: Path) -> None:
         refusals.note("192.0.2.7", "401 at the door")
     (entry,) = entries(tmp_path / "audit.jsonl")
     assert entry["outcome"] == "refused: 401 at the door"
+
+
+def test_no_refusal_is_forgotten_however_many_reasons_somebody_makes_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MOST_REASONS", 3)
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    refusals = Refusals(tmp_path / "audit.jsonl")
+    for _ in range(5):
+        refusals.note("A", "401")
+    for number in range(10):
+        refusals.note(f"made up {number}", "404")
+    assert len(entries(tmp_path / "audit.jsonl")) == 4  # A, two others, and the rest together
+    clock[0] = 61.0
+    refusals.note("A", "401")
+    counted = Counter[str]()
+    for entry in entries(tmp_path / "audit.jsonl"):
+        counted[entry["who"]] += entry["times"]
+    refusals.note("A", "401")
+    assert counted == {"A": 6 - 1, "made up 0": 1, "made up 1": 1, "several": 8}
+    clock[0] = 122.0
+    refusals.note("B", "401")
+    assert sum(entry["times"] for entry in entries(tmp_path / "audit.jsonl") if entry["who"] == "A") == 7
+    assert len(refusals._noted) <= 4
 
 
 def test_flowers_door_notes_strangers_and_failed_logins() -> None:

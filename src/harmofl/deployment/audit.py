@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ BEGINNING = "0" * 64
 LONGEST_LINE = 2**16
 PAUSE = 60.0
 MOST_REASONS = 1000
+SEVERAL = ("several", "for other reasons, too many to name")
+"""Under this, all beyond that many are counted together."""
 
 Entry = Mapping[str, Any]
 
@@ -130,20 +133,34 @@ class Refusals:
     """Strangers and failed logins at the server's door: a line a minute for each reason, with how many there were."""
 
     path: Path
-    _noted: dict[str, float] = field(default_factory=dict)
-    _since: dict[str, int] = field(default_factory=dict)
+    _noted: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When each was written down last, the oldest first."""
+    _since: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often it happened again since."""
 
     def note(self, who: str, reason: str) -> None:
         """Note that somebody was refused."""
-        key = f"{who} {reason}"
-        self._since[key] = self._since.get(key, 0) + 1
-        if time.monotonic() - self._noted.get(key, -PAUSE) < PAUSE:
-            return
-        if len(self._noted) >= MOST_REASONS:  # made-up reasons shall not fill the memory
-            self._noted.clear()
-            self._since = {key: self._since[key]}
+        self._end_pauses()
+        key = (who[:200], reason[:200])
+        if key not in self._noted and len(self._noted) >= MOST_REASONS:  # made-up ones shall not fill the memory
+            key = SEVERAL
+        if key in self._noted:
+            self._since[key] += 1
+        else:
+            self._write(key, 1)
+
+    def _end_pauses(self) -> None:
+        """Write down what happened again while it was not written; what did not is forgotten."""
+        now = time.monotonic()
+        while self._noted and now - (oldest := next(iter(self._noted.items())))[1] >= PAUSE:
+            del self._noted[oldest[0]]
+            if times := self._since.pop(oldest[0], 0):
+                self._write(oldest[0], times)
+
+    def _write(self, key: tuple[str, str], times: int) -> None:
         self._noted[key] = time.monotonic()
-        write_entry(self.path, who=who[:200], outcome=f"refused: {reason[:200]}", times=self._since.pop(key))
+        who, reason = key
+        write_entry(self.path, who=who, outcome=f"refused: {reason}", times=times)
 
 
 @dataclass(frozen=True)
