@@ -14,6 +14,7 @@ from folders import segmentation_folder
 from harmofl import registry
 from harmofl.cli.entry import app
 from harmofl.deployment.approvals import Approvals
+from harmofl.deployment.audit import audit_log
 from harmofl.deployment.checking import check_approvals
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SiteKit
@@ -242,6 +243,20 @@ def test_a_policy_knows_smallest_by_the_number_that_it_came_to(tmp_path: Path) -
     assert Approvals(sites[SITE]).admit(RUN, settings, method) == digests(wanted(data__site_sizes="smallest"))[0]
 
 
+def test_who_approves_a_number_of_images_has_not_approved_the_smallest_sites(tmp_path: Path) -> None:
+    _, sites = make_kits(tmp_path, {SITE: str(tmp_path)}, ["segmentation"], policy=Policy())
+    _, method = resolve(file=settings_to_send(wanted()))
+    (tmp_path / "run.toml").write_text(wanted(data__site_sizes=500).with_values("data", folder=None).to_toml())
+    kit, approvals = ["--kit", str(sites[SITE].folder)], Approvals(sites[SITE])
+    CliRunner().invoke(app, ["deploy", "approve", "--config", str(tmp_path / "run.toml"), *kit], input="y\n")
+    assert approvals.admit(RUN, wanted(data__site_sizes=500), method)
+    for other in ("smallest", 20):
+        with pytest.raises(RefusalError, match="waits for the hospital's approval"):
+            approvals.admit(RUN, wanted(data__site_sizes=other), method)
+    approvals.approve(digests(wanted(data__site_sizes="smallest"))[0], runs=1)
+    assert approvals.admit(RUN, wanted(data__site_sizes=20), method)  # what it came to
+
+
 def test_no_server_can_search_for_two_settings_of_one_digest() -> None:
     (digest,) = digests(wanted())
     assert len(digest) * 4 >= 128  # half as many bits to try
@@ -265,7 +280,8 @@ def test_scores_leave_rounded() -> None:
 
 def test_a_person_at_the_hospital_approves_what_they_have_read(tmp_path: Path, images: Path) -> None:
     server, sites = make_kits(tmp_path, {SITE: str(images)}, ["segmentation"], policy=Policy())
-    options = RunOptions("segmentation", "fedavg", "smoke", given={"training.rounds": 1, "training.batch_size": 2})
+    unusual = {"training.rounds": 1, "training.batch_size": 2, "data.site_sizes": "smallest"}
+    options = RunOptions("segmentation", "fedavg", "smoke", given=unusual)
     kit = str(sites[SITE].folder)
 
     def run() -> Any:
@@ -288,6 +304,9 @@ def test_a_person_at_the_hospital_approves_what_they_have_read(tmp_path: Path, i
     scores = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     assert all(round(score["metric"], 3) == score["metric"] for score in scores if "metric" in score)
     assert summary["test"]
+    for party in (server, sites[SITE]):  # and both logs name it by what the person saw
+        lines = [json.loads(line) for line in audit_log(party.folder).read_text().splitlines()]
+        assert {line["settings"] for line in lines if "settings" in line} == {digest}
     assert "nothing waits" in CliRunner().invoke(app, ["deploy", "approve", "--kit", kit]).output
 
 

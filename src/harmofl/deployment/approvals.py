@@ -39,12 +39,12 @@ class Approvals:
 
         `run`: its name; None before it has one, when the server asks what the images are like.
         """
-        approved = next((digest for digest in digests(settings) if self.is_approved(digest)), None)
-        found = approved or digests(settings)[-1]
-        if approved is None or self._approval(approved)["by"] == POLICY:  # which may have changed since
-            if reason := self._why_not(settings, method):
+        found, asked = self.digest(settings), settings
+        if not self.is_approved(found) or self._approval(found)["by"] == POLICY:  # which may have changed since
+            found, asked, reason = self._ask_policy(settings, method)
+            if reason:
                 self._path(found).unlink(missing_ok=True)
-                self._ask(found, settings)
+                self._ask(found, asked)
                 raise RefusalError(
                     f"it waits for the hospital's approval ({reason}): `harmofl deploy approve {found}` there"
                 )
@@ -53,12 +53,27 @@ class Approvals:
             self._count(found, run)
         return found
 
+    def digest(self, settings: Settings) -> str:
+        """The digest under which settings are approved; if they are not, their own."""
+        known = digests(settings)
+        return next((digest for digest in known if self.is_approved(digest)), known[0])
+
+    def _ask_policy(self, settings: Settings, method: Method) -> tuple[str, Settings, str]:
+        """The digest of settings and these as the policy sees them, and why a person has to decide, if one has to.
+
+        A number of images that the policy does not allow may be what "smallest" came to, which it may.
+        """
+        readings = [settings]
+        if type(settings.data.site_sizes) is int:
+            readings.append(settings.with_values("data", site_sizes=SMALLEST))
+        readings.sort(key=lambda reading: not self.is_approved(digests(reading)[0]))
+        reasons = [self._why_not(reading, method) for reading in readings]
+        chosen = reasons.index("") if "" in reasons else 0
+        return digests(readings[chosen])[0], readings[chosen], reasons[chosen]
+
     def _why_not(self, settings: Settings, method: Method) -> str:
         """Why a person has to decide; empty if the hospital's policy does."""
-        policy, size = self.kit.settings.policy, settings.data.site_sizes
-        if type(size) is int and not policy.permits("data.site_sizes", size):  # what "smallest" came to
-            settings = settings.with_values("data", site_sizes=SMALLEST)
-        values = approved_values(settings)
+        policy, values = self.kit.settings.policy, approved_values(settings)
         if policy.approval == "none":
             return ""
         if policy.approval == "ask":

@@ -43,7 +43,7 @@ def describe_request(kit: SiteKit, settings: Settings) -> list[str]:
     odd = describe_unusual(settings, method)
     heading = "unusual, as in none of the task's presets:" if odd else "all settings are those of the task's presets"
     return [
-        f"{digests(settings)[-1]}: {describe_run(settings, method)[0]}",
+        f"{digests(settings)[0]}: {describe_run(settings, method)[0]}",
         *(f"  {line}" for line in describe_run(settings, method)[1:]),
         f"  {images_used(kit, settings)}",
         f"  {heading}",
@@ -68,7 +68,7 @@ def refuse(kit: SiteKit, beginning: str | None, settings: Settings | None) -> li
     """Take an approval back, by the beginning of its digest or by the settings; return what became of it, in lines."""
     if not (beginning or settings):
         raise UsageError("--refuse: say which, by its DIGEST or by --config")
-    digest = Approvals(kit).refuse(digests(settings)[-1] if settings else str(beginning))
+    digest = Approvals(kit).refuse(digests(settings)[0] if settings else str(beginning))
     approval = kit.settings.policy.approval
     starts = f'approval = "{approval}" in site.toml: a run that it lets start does so all the same'
     return [f"{digest}: no longer approved", *([starts] if approval != "ask" else [])]
@@ -76,6 +76,6 @@ def refuse(kit: SiteKit, beginning: str | None, settings: Settings | None) -> li
 
 def approve(kit: SiteKit, settings: Settings, runs: int | None) -> str:
     """Approve settings; return their digest."""
-    digest = digests(settings)[-1]
+    digest = digests(settings)[0]
     Approvals(kit).approve(digest, runs or kit.settings.policy.runs)
     return digest

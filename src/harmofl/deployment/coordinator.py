@@ -15,7 +15,7 @@ from harmofl.deployment.audit import AuditedTransport, audit_log, user_name, wri
 from harmofl.deployment.descriptions import combine_descriptions, in_words, is_description, outvote
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
-from harmofl.deployment.run_settings import digest_of
+from harmofl.deployment.run_settings import AskedDigests
 from harmofl.errors import RunError, UsageError
 from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
 from harmofl.federation.messages import Reply, Request, settings_to_send
@@ -112,7 +112,8 @@ def coordinate(
     """Train over the network and return the summary; `wait`: seconds to wait for all sites, and then for a quorum."""
     check_run(options, out, resume)
     with kit.lock_runs(), find_engine(kit.federation.engine).connect(kit) as reached:
-        transport = audited(kit.folder, reached, "deploy run", f"started: {out}")
+        wanted, _ = options.resolve(synthetic=False)
+        transport = audited(kit.folder, reached, "deploy run", f"started: {out}", wanted)
         return run_over(transport, kit.federation.sites, options, out, resume, wait, watch)
 
 
@@ -142,13 +143,14 @@ def run_over(
     return run_federation(settings, facts, method, out, resume, watch, transport=nullcontext(sites))
 
 
-def audited(folder: Path, transport: Transport, asked: str, outcome: str) -> AuditedTransport:
+def audited(folder: Path, transport: Transport, asked: str, outcome: str, *wanted: Settings) -> AuditedTransport:
     """Write down who starts something at the server; return a transport that writes down what sites are asked.
 
-    `folder`: the server's, in which its log is.
+    `folder`: the server's, in which its log is. `wanted`: the settings of the run, as hospitals approve them.
     """
     path = audit_log(folder)
     write_entry(path, who=user_name(), asked=asked, outcome=outcome)
+    digest_of = AskedDigests(*wanted)
     return AuditedTransport(transport, path, lambda request: digest_of(request.settings))
 
 

@@ -63,6 +63,8 @@ class Participant:
     def __init__(self, kit: SiteKit) -> None:
         self.kit = kit
         self._asked: Settings | None = None
+        self._digest = ""
+        """Of the settings of the last request, as they are approved."""
         self._run = ""
         self._fingerprint = ""
         self._initial: State = {}
@@ -72,6 +74,7 @@ class Participant:
 
     def answer(self, data: bytes) -> bytes:
         """Turn an encoded request into an encoded reply; whatever happens, there is one, and an entry in the log."""
+        self._digest = ""
         request, reply, outcome = self._reply(data)
         encoded = encode(reply)
         try:
@@ -102,7 +105,7 @@ class Participant:
     def _audit(self, request: Request | None, outcome: str, received: int, sent: int) -> None:
         about: dict[str, Any] = {}
         if request is not None:
-            settings = digest_of(request.settings)
+            settings = self._digest or digest_of(request.settings)  # the latter of what are no settings
             about = {"run": request.run, "settings": settings, "asked": request.kind, "round": request.round}
         write_entry(
             audit_log(self.kit.folder),
@@ -164,6 +167,7 @@ class Participant:
         except (UsageError, TypeError, ValueError, AttributeError) as error:
             raise RefusalError(f"the settings are not accepted: {error}") from None
         own = self.kit.settings
+        self._digest = Approvals(self.kit).digest(settings)
         if settings.task not in own.tasks:
             raise RefusalError(f"task {settings.task!r} is not accepted here ({', '.join(own.tasks)} would be)")
         if method.pooled:
@@ -174,7 +178,7 @@ class Participant:
             self._sized.append(digest)
         if self.protects:
             run = None if request.kind in BEFORE_A_RUN else request.run
-            Approvals(self.kit).admit(run, settings, method)
+            self._digest = Approvals(self.kit).admit(run, settings, method)
             if run is not None:
                 remember(self.kit.state(run) / "settings.json", digest, OTHER_SETTINGS)
         return apply_own_choices(settings, self.kit), method

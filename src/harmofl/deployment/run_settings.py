@@ -38,12 +38,32 @@ def digest_of(values: Mapping[str, Any]) -> str:
 
 
 def digests(settings: Settings) -> list[str]:
-    """The digests under which a run may have been approved: the smallest site's size is known only afterwards."""
+    """The digests under which a run may have been approved, its own first.
+
+    A run that was approved with the size of the smallest site has a number there once that is known, so that a number
+    may stand for "smallest". The other way round it does not: who approves 500 images has not approved "smallest".
+    """
     values = approved_values(settings)
     found = [digest_of(values)]
     if type(values["data.site_sizes"]) is int:
         found.append(digest_of(values | {"data.site_sizes": SMALLEST}))
     return found
+
+
+class AskedDigests:
+    """The digests of the settings that a server sends, as the hospitals' approvals and logs have them."""
+
+    def __init__(self, *wanted: Settings) -> None:
+        """`wanted`: settings as they were before the images of all sites were known."""
+        self._asked = {digests(settings)[0] for settings in wanted}
+
+    def __call__(self, sent: Mapping[str, Any]) -> str:
+        """The digest of what was asked for first: with "smallest", not with the number that it came to."""
+        settings, _ = resolve(file=dict(sent))
+        own, *others = digests(settings)
+        found = own if own in self._asked else next((each for each in others if each in self._asked), own)
+        self._asked.add(found)
+        return found
 
 
 def run_digest(settings: Settings) -> str:
