@@ -21,6 +21,7 @@ OPEN = Policy(
     fewest_patients=ONE,
     score_digits=17,
     largest_move=1e30,
+    largest_tensor_move=1e30,
     initial_model=True,
 )
 """What no hospital should choose: for tests of other things."""

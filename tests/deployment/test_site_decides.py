@@ -20,7 +20,7 @@ from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.participant import Participant
 from harmofl.deployment.policy import refuse_large_networks
-from harmofl.deployment.run_protocol import rounded
+from harmofl.deployment.run_protocol import distance, rounded
 from harmofl.deployment.run_settings import describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
 from harmofl.errors import RefusalError, RunError
@@ -107,6 +107,29 @@ def test_a_server_that_plays_along_first_does_not_get_crafted_weights_scored(tmp
     assert "the global model has moved by" in reply.error
     assert "allows 0.3 (largest_move in its site.toml)" in reply.error
     assert not hospital.ask("train", 2, settings, dict(first.state), score=True).error
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_first_or_last_layer_cannot_be_replaced_in_one_round(
+    tmp_path: Path, images: Path, kind: str, layer: int
+) -> None:
+    """It is short beside the whole network, whose length alone would let it pass."""
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32)
+    first = hospital.ask("train", 1, settings)
+    names = weights_in(first_model(settings))
+    name = [name for name in names if first.state[name].ndim > 1][layer]
+    replaced = dict(first.state) | {name: first.state[name].flip(0, 1)}
+    assert distance(first_model(settings), {each: replaced[each] for each in weights_in(replaced)}) < 0.3
+    reply = hospital.ask(kind, 2, settings, replaced)
+    assert f"{name} of the global model has moved by" in reply.error
+    assert "allows 0.8 (largest_tensor_move in its site.toml)" in reply.error
+    assert not reply.metrics
+    assert not reply.state
+    bias = [name for name in names if name.endswith("bias")][layer]
+    assert f"{bias} of the" in hospital.ask(kind, 2, settings, first.state | {bias: first.state[bias] - 0.5}).error
+    assert not hospital.ask(kind, 2, settings, dict(first.state)).error
 
 
 def test_neither_a_later_round_nor_an_empty_request_lets_a_server_leap(tmp_path: Path, images: Path) -> None:

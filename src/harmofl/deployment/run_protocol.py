@@ -17,6 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from harmofl.deployment.site_policy import Policy
 from harmofl.documents import read_json
@@ -36,6 +37,8 @@ LISTS = ("trained", "scored", "weights")
 """What is noted of models: those trained, each with its round; those scored; and the weights of these."""
 MOST_MISSED = 4
 """Rounds without a request that count: a server could say any number."""
+SMALL_VALUE = 0.1
+"""What a value of a bias, or of a tensor that starts at zero, counts at least: such a tensor has hardly any length."""
 SAME = 1e-4
 """How far, as a part of its length, an initial model may be from the one of the seed: machines round differently."""
 
@@ -96,10 +99,17 @@ class RunProtocol:
         missed = min(max(1, number - (since or 0)), MOST_MISSED)  # before the first request, since the seed's weights
         if since is None and self.policy.initial_model:
             return
-        if not moved <= (allowed := self.policy.largest_move * math.sqrt(missed)):
+        self._refuse_leap("the global model", moved, "largest_move", missed)
+        for name in sorted(weights.keys() & self.initial.keys()):
+            moved = tensor_distance(before[name], weights[name], self.initial[name])
+            self._refuse_leap(f"{name} of the global model", moved, "largest_tensor_move", missed)
+
+    def _refuse_leap(self, what: str, moved: float, limit: str, missed: int) -> None:
+        allowed = getattr(self.policy, limit) * math.sqrt(missed)
+        if not moved <= allowed:
             raise RefusalError(
-                f"the global model has moved by {moved:.3g} of its length since the last request, and this hospital "
-                f"allows {allowed:.3g} (largest_move in its site.toml)"
+                f"{what} has moved by {moved:.3g} of its length since the last request, and this hospital "
+                f"allows {allowed:.3g} ({limit} in its site.toml)"
             )
 
     def _last_weights(self) -> tuple[State, int | None]:
@@ -133,6 +143,22 @@ def distance(before: State, after: State) -> float:
     length = math.sqrt(sum(float(before[name].double().square().sum()) for name in names))
     moved = math.sqrt(sum(float((after[name].double() - before[name].double()).square().sum()) for name in names))
     return moved / length if length else (math.inf if moved else 0.0)
+
+
+def tensor_distance(before: Tensor, after: Tensor, initial: Tensor) -> float:
+    """How far one tensor is from the one before, as a part of its length there or at the start, the longer of both.
+
+    >>> import torch
+    >>> weights = torch.tensor([[3.0, 4.0]])
+    >>> tensor_distance(weights, torch.zeros(1, 2), weights)  # a layer that is emptied
+    1.0
+    >>> tensor_distance(torch.zeros(4), torch.full((4,), 0.0625), torch.zeros(4))  # a bias
+    0.625
+    """
+    length = max(float(tensor.double().norm()) for tensor in (before, initial))
+    if initial.ndim <= 1 or length == 0:
+        length = max(length, SMALL_VALUE * math.sqrt(initial.numel()))
+    return float((after.double() - before.double()).norm()) / length if length else 0.0
 
 
 def weights_of(state: State, trainable: Collection[str]) -> State:

@@ -55,6 +55,10 @@ class Policy(Rules):
         description="how far the global model may have moved since the last request, as a part of its own length; one "
         "that has moved further is refused",
     )
+    largest_tensor_move: Annotated[float, Field(gt=0)] = Field(
+        0.8,
+        description="the same for each of its tensors alone, so that no layer can be emptied or replaced at once",
+    )
     initial_model: bool = Field(
         False, description="whether a run may start from a model of the server's, not from random weights of its seed"
     )
