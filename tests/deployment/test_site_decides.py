@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 from folders import segmentation_folder
 from harmofl import registry
 from harmofl.cli.entry import app
+from harmofl.deployment import memory, participant
 from harmofl.deployment.approvals import Approvals
 from harmofl.deployment.audit import audit_log
 from harmofl.deployment.checking import check_approvals
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.memory import MEGABYTE, refuse_what_cannot_fit, step_bytes
 from harmofl.deployment.participant import Participant
-from harmofl.deployment.policy import refuse_large_networks
 from harmofl.deployment.run_protocol import distance, rounded
 from harmofl.deployment.run_settings import describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
@@ -222,7 +223,39 @@ def test_no_band_hides_a_huge_network(method: str, band: str | float) -> None:
     huge = {"model.features": 1024, "method.band": band, "data.folder": "there"}
     settings, chosen = resolve("segmentation", method, "smoke", overrides=huge)
     with pytest.raises(RefusalError, match="MB: at most 2048 are accepted"):
-        refuse_large_networks(settings, chosen, 2048)
+        refuse_what_cannot_fit(settings, chosen, 2048 * MEGABYTE, 2**60)
+
+
+@pytest.mark.parametrize("huge", [{"data__size": 4096}, {"training__batch_size": 2**16}])
+def test_images_and_batches_that_fit_in_no_memory_are_refused_before_the_model_is_built(
+    tmp_path: Path, images: Path, huge: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participant, "memory_of", lambda device: 16_000 * MEGABYTE)
+    hospital = Hospital(tmp_path, images, OPEN)
+    monkeypatch.setattr(Participant, "_make_client", lambda *arguments: pytest.fail("a model was built"))
+    wide = {"model__features": 32, "data__size": 512, "training__batch_size": 128} | huge
+    for kind in ("describe", "train"):
+        error = hospital.ask(kind, 0 if kind == "describe" else 1, wanted(**wide), state={}).error
+        assert "images of" in error
+        assert "MB of memory or more, and there are 16000 here (largest_memory_mb in its site.toml)" in error
+
+
+def test_a_hospital_may_allow_less_memory_than_it_has(tmp_path: Path, images: Path) -> None:
+    _, sites = make_kits(tmp_path, {SITE: str(images)}, ["segmentation"], largest_memory_mb=1)
+    request = Request(RUN, "describe", 0, settings=settings_to_send(wanted()))
+    assert "there are 1 here" in decode_reply(Participant(sites[SITE]).answer(encode(request))).error
+
+
+def test_the_memory_of_a_step_grows_with_the_batch_and_the_area_of_images() -> None:
+    needed = []
+    for changes in ({}, {"training__batch_size": 8}, {"data__size": 128}):
+        settings = wanted(**{"data__size": 64, "training__batch_size": 4} | changes)
+        _, method = resolve(file=settings_to_send(settings))
+        model = memory.build_shapes(settings, method)
+        assert model is not None
+        needed.append(step_bytes(settings, model.network) - 2 * memory.weights_bytes(model.network))
+    assert needed[1] / needed[0] == pytest.approx(2, rel=0.01)
+    assert needed[2] / needed[0] == pytest.approx(4, rel=0.01)
 
 
 def test_every_request_of_a_run_must_have_its_settings(tmp_path: Path, images: Path) -> None:

@@ -104,6 +104,11 @@ class SiteSettings(Part):
         None, description="the one window (data.intensity = [low, high]) of which a spectrum may be shared"
     )
     largest_message_mb: Megabytes = Field(2048, description="larger messages, and larger networks, are refused")
+    largest_memory_mb: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="what needs more for one batch of its images is refused before anything is built; unset: all that "
+        "the device, or this machine, has",
+    )
     policy: Policy = Field(Policy(), description="what a server may vary, and from how few images nothing leaves")
 
 

@@ -15,6 +15,7 @@ from harmofl.deployment.approvals import Approvals
 from harmofl.deployment.audit import audit_log, write_entry
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.logs import name_cause
+from harmofl.deployment.memory import MEGABYTE, memory_of, refuse_what_cannot_fit
 from harmofl.deployment.own_images import OwnImages, describe_images
 from harmofl.deployment.own_survey import answer_survey
 from harmofl.deployment.policy import (
@@ -22,7 +23,6 @@ from harmofl.deployment.policy import (
     check_plain_fields,
     describe_view,
     refuse_few_images,
-    refuse_large_networks,
     refuse_paths,
     refuse_thin_averages,
     refuse_too_much,
@@ -44,7 +44,6 @@ from harmofl.states import State, snapshot
 
 logger = logging.getLogger(__name__)
 
-MEGABYTE = 2**20
 SPECTRA = "spectra.json"
 BEFORE_A_RUN = ("describe", "survey")
 OTHER_SETTINGS = "the settings of this run have changed since its first request"
@@ -69,7 +68,7 @@ class Participant:
         self._fingerprint = ""
         self._initial: State = {}
         self._sized: deque[str] = deque(maxlen=100)
-        """Settings whose network is small enough."""
+        """Settings whose network and batches are small enough."""
         self._client: Client | None = None
 
     def answer(self, data: bytes) -> bytes:
@@ -174,7 +173,8 @@ class Participant:
             raise RefusalError(f"{method.name} would need all hospitals' images in one place")
         refuse_too_much(settings)
         if (digest := run_digest(settings)) not in self._sized:
-            refuse_large_networks(settings, method, own.largest_message_mb)
+            memory = own.largest_memory_mb * MEGABYTE if own.largest_memory_mb else memory_of(own.device)
+            refuse_what_cannot_fit(settings, method, own.largest_message_mb * MEGABYTE, memory)
             self._sized.append(digest)
         if self.protects:
             run = None if request.kind in BEFORE_A_RUN else request.run

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
-from harmofl import registry
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.own_images import OwnImages
 from harmofl.deployment.site_policy import Policy, too_few
@@ -20,14 +15,11 @@ from harmofl.documents import read_json
 from harmofl.errors import RefusalError
 from harmofl.federation.messages import Kind, Request
 from harmofl.files import write_whole
-from harmofl.methods.harmonizers import identity
-from harmofl.methods.method import Method
 from harmofl.methods.pieces import Piece
 from harmofl.settings import Settings, flatten
 
 RUN = re.compile(r"[0-9a-f]{32}")
 PATHS = ("data.folder", "data.cache", "model.initial", "plugins.files")
-MEGABYTE = 2**20
 MOST_ROUNDS = 10**6
 MOST = {
     "federation.threads": 64,
@@ -70,20 +62,6 @@ def refuse_too_much(settings: Settings) -> None:
     for name, most in MOST.items():
         if values[name] > most:
             raise RefusalError(f"{name} = {values[name]}: at most {most} is accepted here")
-
-
-def refuse_large_networks(settings: Settings, method: Method, largest_mb: int) -> None:
-    """Refuse a network that could not travel in a message, before it takes any memory."""
-    try:
-        with warnings.catch_warnings(), torch.device("meta"):  # shapes only
-            warnings.simplefilter("ignore")  # of initializations that have nothing to do
-            plain = replace(method, harmonizer=identity)  # a harmonizer may need real tensors, and is small
-            model = registry.tasks.find(settings.task).build_model(settings, plain)
-    except (RuntimeError, NotImplementedError, AssertionError):  # a network of a plugin that needs real tensors
-        return
-    needed = sum(tensor.nbytes for tensor in model.state_dict().values()) / MEGABYTE
-    if needed > largest_mb:
-        raise RefusalError(f"a network of {needed:.0f} MB: at most {largest_mb} are accepted (largest_message_mb)")
 
 
 def refuse_thin_averages(revealing: Iterable[Piece]) -> None:
