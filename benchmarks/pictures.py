@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harmofl import registry
 from harmofl.api import check_data
-from harmofl.experiments.demo import harmonized_samples
+from harmofl.experiments.demo import harmonized_samples, load_test_images
 from harmofl.reporting.image_grid import image_grid
 from harmofl.reporting.style import to_png
 from harmofl.settings import resolve
@@ -77,7 +77,8 @@ def main() -> None:
         few_colors = sheet.convert("RGB").quantize(128)
     few_colors.save(DOCS / "contact-sheet.png", optimize=True)  # a third of the bytes
     if len(sys.argv) > 1:
-        figure = harmonized_samples(Path(sys.argv[1]) / "harmofl" / "model")
+        model = Path(sys.argv[1]) / "harmofl" / "model"
+        figure = harmonized_samples(model, load_test_images(model))
         (DOCS / "demo-samples.png").write_bytes(to_png(figure, dpi=110))
 
 

@@ -82,7 +82,13 @@ TO_TRY = ("fedbn", "harmofl", "fedavg")
 """Of these, a page proposes the first that it does not show."""
 
 
-def page_for_runs(runs: Sequence[FinishedRun], out: Path | str, samples_figure: Figure | None = None) -> None:
+def page_for_runs(
+    runs: Sequence[FinishedRun],
+    out: Path | str,
+    samples_figure: Figure | None = None,
+    more_pictures: Mapping[str, Picture] | None = None,
+    next_steps: Sequence[tuple[str, str]] | None = None,
+) -> None:
     """Write the page about these runs, with a title and a summary computed from their records."""
     write_page(
         out,
@@ -90,6 +96,8 @@ def page_for_runs(runs: Sequence[FinishedRun], out: Path | str, samples_figure: 
         summary_sentences=summarize(runs),
         runs=runs,
         samples_figure=samples_figure,
+        next_steps=next_steps,
+        additions=Additions(pictures={**pictures_of(runs), **more_pictures}) if more_pictures else NOTHING_MORE,
     )
 
 
