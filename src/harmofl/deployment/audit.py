@@ -182,6 +182,7 @@ class AuditedTransport:
 
     def ask(self, requests: Mapping[str, Request], timeout: float) -> Iterator[Reply]:
         """Ask the sites; an entry for each answer."""
+        began = time.monotonic()
         for reply in self.transport.ask(requests, timeout):
             request = requests[reply.site]
             write_entry(
@@ -194,5 +195,6 @@ class AuditedTransport:
                 outcome=f"failed: {reply.error[:200]}" if reply.error else "done",
                 sent=num_bytes(request.state, request.combined),
                 received=num_bytes(reply.state, reply.sent),
+                seconds=round(time.monotonic() - began, 3),
             )
             yield reply

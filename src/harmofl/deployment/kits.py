@@ -23,6 +23,7 @@ from harmofl.settings import Tree, read_toml
 
 FEDERATION = "federation.toml"
 SITE = "site.toml"
+SERVER = "server.toml"
 SYNTHETIC = "synthetic"
 """Instead of a data folder: the task's synthetic hospital of the site's name, to try a federation without images."""
 
@@ -31,6 +32,8 @@ ELSEWHERE = "existing"
 
 SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 Name = Annotated[str, Field(pattern=SITE_NAME, description="letters, digits, dots, dashes")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+HEALTH_PORT = "a port of this machine's loopback interface for /health and /metrics; none: they are not served"
 Megabytes = Annotated[int, Field(ge=1, le=16384)]
 
 
@@ -109,7 +112,14 @@ class SiteSettings(Part):
         description="what needs more for one batch of its images is refused before anything is built; unset: all that "
         "the device, or this machine, has",
     )
+    health_port: Port | None = Field(None, description=HEALTH_PORT)
     policy: Policy = Field(Policy(), description="what a server may vary, and from how few images nothing leaves")
+
+
+class ServerSettings(Part):
+    """What is decided at the server, and told nobody."""
+
+    health_port: Port | None = Field(None, description=HEALTH_PORT)
 
 
 class Kits(Part):
@@ -126,6 +136,7 @@ class ServerKit:
 
     folder: Path
     federation: Federation
+    settings: ServerSettings = ServerSettings()
 
     @classmethod
     def open(cls, folder: Path) -> ServerKit:
@@ -134,7 +145,8 @@ class ServerKit:
             raise UsageError(f"{folder}: a site's folder; runs are started in the server's")
         federation = read_federation(folder)
         admitted = without_revoked(folder, federation.sites)
-        return cls(folder.resolve(), federation.model_copy(update={"sites": admitted}))
+        own = read_part(ServerSettings, folder / SERVER) if (folder / SERVER).exists() else ServerSettings()
+        return cls(folder.resolve(), federation.model_copy(update={"sites": admitted}), own)
 
     def lock(self) -> AbstractContextManager[None]:
         """Allow one server at a time: a second one would take the first one's port or socket away."""

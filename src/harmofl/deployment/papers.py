@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harmofl import registry
 from harmofl.deployment.engine import Engine
-from harmofl.deployment.kits import SITE, Federation, Kits, write_part
+from harmofl.deployment.kits import SERVER, SITE, Federation, Kits, write_part
 from harmofl.deployment.versions import VERSIONS, Versions
 from harmofl.files import write_whole
 from harmofl.version import __version__
@@ -25,6 +25,7 @@ LOWEST_FREE_PORT = 1024
 def write_server_papers(folder: Path, federation: Federation, engine: Engine, kits: Kits) -> None:
     """Write the server's, with an example of a run."""
     write_common_papers(folder, federation, engine, kits)
+    write_whole(folder / SERVER, render("templates/server.toml"))
     write_whole(folder / "run.toml", render("templates/run.toml", task=kits.tasks[0], synthetic=kits.synthetic))
 
 

@@ -7,6 +7,7 @@ spectrum needs, only the hospital decides. The details of what went wrong here s
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from typing import Any
 
@@ -74,10 +75,11 @@ class Participant:
     def answer(self, data: bytes) -> bytes:
         """Turn an encoded request into an encoded reply; whatever happens, there is one, and an entry in the log."""
         self._digest = ""
+        began = time.monotonic()
         request, reply, outcome = self._reply(data)
         encoded = encode(reply)
         try:
-            self._audit(request, outcome, len(data), len(encoded))
+            self._audit(request, outcome, len(data), len(encoded), time.monotonic() - began)
         except OSError as error:  # what is not written down does not leave
             reason = f"its audit log cannot be written; {self._report(error)}"
             return encode(Reply(self.kit.name, error=reason))
@@ -101,7 +103,7 @@ class Participant:
         )
         return request, reply, f"failed: {reply.error}" if reply.error else "done"
 
-    def _audit(self, request: Request | None, outcome: str, received: int, sent: int) -> None:
+    def _audit(self, request: Request | None, outcome: str, received: int, sent: int, seconds: float) -> None:
         about: dict[str, Any] = {}
         if request is not None:
             settings = self._digest or digest_of(request.settings)  # the latter of what are no settings
@@ -113,6 +115,7 @@ class Participant:
             outcome=outcome,
             received=received,
             sent=sent,
+            seconds=round(seconds, 3),
         )
 
     def _report(self, error: Exception) -> str:

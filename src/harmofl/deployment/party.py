@@ -6,7 +6,9 @@ import logging
 from pathlib import Path
 
 from harmofl.deployment.engine import Engine, find_engine
-from harmofl.deployment.kits import ELSEWHERE, SiteKit, open_kit
+from harmofl.deployment.health import Health
+from harmofl.deployment.health_server import serve_health
+from harmofl.deployment.kits import ELSEWHERE, ServerKit, SiteKit, open_kit
 from harmofl.deployment.logs import log_to_stdout
 from harmofl.errors import UsageError
 
@@ -23,11 +25,18 @@ def start_party(folder: Path, debug: bool = False) -> None:
     if isinstance(kit, SiteKit):
         require_key(kit, engine)
     logger.info("%s starts (%s); Ctrl-C stops it", kit.folder, engine.title)
-    with kit.lock():
+    warn_of_trouble(kit)
+    with kit.lock(), serve_health(kit):
         if isinstance(kit, SiteKit):
             engine.join(kit)
         else:
             engine.serve(kit)
+
+
+def warn_of_trouble(kit: ServerKit | SiteKit) -> None:
+    """Say in the log what will soon stop this party: a full disk, a certificate that ends, a wrong clock."""
+    for problem in Health(kit).troubles():
+        logger.warning("%s", problem)
 
 
 def require_key(kit: SiteKit, engine: Engine) -> None:

@@ -12,9 +12,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from harmofl.deployment.flower.addresses import listening_address, local_address
 from harmofl.deployment.flower.children import Child, prepare_process
-from harmofl.deployment.flower.runtime.operator import Superlink, is_answering, node_key, register
+from harmofl.deployment.flower.runtime.operator import Superlink, find_online, is_answering, node_key, register
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.processes import keep_running, stoppable
+from harmofl.deployment.status import note_status
 from harmofl.deployment.tls.address import Address
 from harmofl.errors import RunError, UsageError
 from harmofl.files import PRIVATE, write_whole
@@ -52,9 +53,11 @@ def run_once(kit: ServerKit, listening: Address) -> str:
         logger.info("listening at %s for %s", kit.federation.server, ", ".join(keys) or "nobody yet")
         while not child.ended:
             keys = follow_members(superlink, kit.folder, keys)
+            note_connected(superlink, kit.folder, keys)
             time.sleep(LOOK_EVERY)
         return f"Flower's SuperLink ended: {child.last_words()}"
     finally:
+        note_status(kit.folder, [], "the server is not running")
         child.stop()
 
 
@@ -71,6 +74,15 @@ def follow_members(superlink: Superlink, folder: Path, known: dict[str, bytes]) 
     except (UsageError, OSError, httpx.HTTPError) as error:
         logger.warning("the sites stay as they were: %s", error)
         return known
+
+
+def note_connected(superlink: Superlink, folder: Path, keys: dict[str, bytes]) -> None:
+    """Let the health endpoint know who is there."""
+    try:
+        online = find_online(superlink)
+    except httpx.HTTPError:
+        return
+    note_status(folder, [site for site, key in keys.items() if key in online])
 
 
 def wait_until_up(child: Child, superlink: Superlink) -> None:

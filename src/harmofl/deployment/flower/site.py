@@ -9,11 +9,13 @@ import time
 
 import httpx
 
+from harmofl.deployment.absence import Absence, explain_absence
 from harmofl.deployment.flower.children import Child, free_port, prepare_process
 from harmofl.deployment.flower.runtime.inbox import Answer, Inbox
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.logs import CLOCK, hint_at_clock, name_cause
 from harmofl.deployment.processes import keep_running, stoppable
+from harmofl.deployment.status import SERVER, note_status
 from harmofl.files import PRIVATE, write_whole
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class Node:
         self._kit = kit
         self._engine = kit.folder / "engine"
         self._stopped = threading.Event()
+        self._absence = Absence(kit)
         self._child: Child | None = None
         self._inbox: Inbox | None = None
         self._keeper = threading.Thread(target=keep_running, args=(self._run_once, self._stopped), daemon=True)
@@ -57,6 +60,7 @@ class Node:
         self._stopped.set()
         if self._child is not None:
             self._child.stop()
+        note_status(self._kit.folder, [], "the site was stopped")
         (self._engine / "secret").unlink(missing_ok=True)
 
     def answer_one(self, answer: Answer) -> bool:
@@ -82,12 +86,20 @@ class Node:
         try:
             child = self._start_child()
             child.process.wait()
-            reason = hint_at_clock(child.last_words())
+            reason = self._explain_end(child)
         except OSError as error:  # no memory, no space: it may pass
             reason = name_cause(error)
         finally:
             self._inbox = None
+        note_status(self._kit.folder, [], reason)
         return f"{self._kit.name}: not connected: {reason}"
+
+    def _explain_end(self, child: Child) -> str:
+        """Why the SuperNode ended: what is wrong with certificates, clock or network, or its own last words."""
+        if self._stopped.is_set():
+            return "it was stopped"
+        note_status(self._kit.folder, [], "the reason is being looked for")
+        return explain_absence(self._kit) or hint_at_clock(child.last_words())
 
     def _start_child(self) -> Child:
         """Start a SuperNode, with a new port and a new secret each time: the last ones are of no use to anybody."""
@@ -112,7 +124,10 @@ class Node:
     def _notice(self, line: str) -> None:
         if "SuperNode ID" in line or "Connection successful" in line:
             logger.info("%s: connected", self._kit.name)
+            note_status(self._kit.folder, [SERVER])
         elif "Connection attempt failed" in line:
             logger.warning("%s: the server cannot be reached; trying again", self._kit.name)
+            note_status(self._kit.folder, [], "the server cannot be reached")
+            self._absence.explain()
         elif hint_at_clock(line) != line:
             logger.warning("%s: %s", self._kit.name, CLOCK)

@@ -12,6 +12,7 @@ from pathlib import Path
 from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, workspace
 from harmofl.deployment.processes import end_process, keep_running, stoppable
+from harmofl.deployment.status import note_status
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ def run_once(kit: Path, client: str | None) -> str:
             return f"NVIDIA FLARE ended (exit code {process.wait()})"
         finally:
             end_process(process, LAST_WORDS)
+            note_status(kit, [], "NVIDIA FLARE does not run")
 
 
 def command(kit: Path, client: str | None) -> Sequence[str]:

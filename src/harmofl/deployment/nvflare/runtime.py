@@ -277,11 +277,11 @@ class RareWarnings:
         logger.warning(text, reason)
 
 
-def log_server_connection(cell: Cell, log: Callable[[str], None]) -> None:
-    """Log at a site when the server comes and goes."""
+def note_server_connection(cell: Cell, note: Callable[[bool], None]) -> None:
+    """Note at a site when the server comes and goes."""
     core = cell.core_cell
-    core.set_cell_connected_cb(lambda agent: log("connected to the server"))
-    core.set_cell_disconnected_cb(lambda agent: log("the server is gone; trying again"))
+    core.set_cell_connected_cb(lambda agent: note(True))
+    core.set_cell_disconnected_cb(lambda agent: note(False))
 
 
 def reconnect_within(seconds: int) -> None:

@@ -25,10 +25,13 @@ from harmofl.deployment.nvflare import runtime
 from harmofl.deployment.nvflare.names import KIT_VARIABLE, client_name, relay_socket
 from harmofl.deployment.nvflare.relay import Relay, RelayError, listen
 from harmofl.deployment.replies import LARGEST_REPLY
+from harmofl.deployment.status import note_status
 from harmofl.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
+LOOK_EVERY = 2.0
+"""Seconds between two looks at who is connected."""
 FRESH = 1.0
 """Seconds after which the federation's file is read again."""
 TWICE = 2
@@ -59,7 +62,14 @@ class ServerDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
             sites = ConnectedSites(engine, self._members.names, self._presence, self._allowances)
             desk = Desk(sites, listen(relay_socket(self._folder)))
             threading.Thread(target=desk.serve, name="harmofl-relay", daemon=True).start()
+            watch = threading.Thread(target=self._note_connected, args=(sites,), name="harmofl-status", daemon=True)
+            watch.start()
             logger.info("the server is ready")
+
+    def _note_connected(self, sites: ConnectedSites) -> None:
+        while True:
+            note_status(self._folder, sites.connected())
+            time.sleep(LOOK_EVERY)
 
 
 class Members:

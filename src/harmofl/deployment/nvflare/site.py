@@ -14,10 +14,12 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 
+from harmofl.deployment.absence import Absence, explain_absence
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.nvflare import runtime
 from harmofl.deployment.nvflare.names import KIT_VARIABLE
 from harmofl.deployment.participant import Participant
+from harmofl.deployment.status import SERVER, note_status
 from harmofl.federation.messages import Reply, encode
 from harmofl.federation.workers import SLOW_IMPORTS
 
@@ -35,8 +37,9 @@ class SiteDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
     def __init__(self) -> None:
         super().__init__()
         runtime.reconnect_within(RECONNECT)
-        kit = SiteKit.open(Path(os.environ[KIT_VARIABLE]))
-        self._queue = RequestQueue(Participant(kit))
+        self._kit = SiteKit.open(Path(os.environ[KIT_VARIABLE]))
+        self._absence = Absence(self._kit)
+        self._queue = RequestQueue(Participant(self._kit))
         self._registered = threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -45,17 +48,27 @@ class SiteDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             runtime.guard_site(engine.get_cell())
             runtime.answer_with(engine.get_cell(), self._queue.work)
-            runtime.log_server_connection(engine.get_cell(), logger.info)
+            runtime.note_server_connection(engine.get_cell(), self._note_connection)
             threading.Thread(target=self._warn_while_waiting, daemon=True).start()
         elif event_type == EventType.SYSTEM_START:
             runtime.close_inner_port(engine.get_cell())
             runtime.remove_admin_commands(engine)
             self._registered.set()
+            note_status(self._kit.folder, [SERVER])
             logger.info("registered with the server")
+
+    def _note_connection(self, there: bool) -> None:
+        logger.info("connected to the server" if there else "the server is gone; trying again")
+        if self._registered.is_set():
+            note_status(self._kit.folder, [SERVER] if there else [], "" if there else "the server is gone")
+        if not there:
+            self._absence.explain()
 
     def _warn_while_waiting(self) -> None:
         while not self._registered.wait(PATIENCE):
-            logger.warning("the server has not let this site in yet; `harmofl deploy check` says why")
+            reason = explain_absence(self._kit) or "`harmofl deploy check` may say why"
+            logger.warning("the server has not let this site in yet: %s", reason)
+            note_status(self._kit.folder, [], reason)
 
 
 class RequestQueue:

@@ -104,6 +104,11 @@ def make_site_key(folder: Path, name: str) -> Path:
     return public
 
 
+def certificate_files(folder: Path) -> list[Path]:
+    """All certificates in a folder."""
+    return sorted(path for ending in ("*.crt", "*.pem") for path in folder.glob(ending))
+
+
 def read_validity(path: Path) -> Validity:
     """Read from when to when the certificate in a file is valid."""
     certificate = read_certificate(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from harmofl.deployment.engine import Finding
 from harmofl.deployment.kits import ServerKit, SiteKit
 from harmofl.deployment.tls.address import Address
-from harmofl.deployment.tls.certificates import read_validity
+from harmofl.deployment.tls.certificates import certificate_files, read_validity
 from harmofl.deployment.tls.reaching import reach
 from harmofl.errors import UsageError
 
@@ -80,7 +80,7 @@ def holds_key(path: Path) -> bool:
 
 def check_certificates(folder: Path, place: Path) -> Iterator[Finding]:
     """How long the certificates in one folder of a kit are valid."""
-    paths = sorted(path for ending in ("*.crt", "*.pem") for path in place.glob(ending))
+    paths = certificate_files(place)
     if not paths:
         yield Finding(False, "no certificate here", "copy the kit again")
     for path in paths:

@@ -8,6 +8,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+from flwr.supercore.constant import NodeStatus
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -77,6 +78,13 @@ def is_answering(superlink: Superlink) -> bool:
     with replace(superlink, patience=0).control() as control:
         control.ListNodes(ListNodesRequest())
     return True
+
+
+def find_online(superlink: Superlink) -> set[bytes]:
+    """The public keys of those that are connected."""
+    with replace(superlink, patience=0).control() as control:
+        nodes = control.ListNodes(ListNodesRequest()).nodes_info
+    return {node.public_key for node in nodes if node.status == NodeStatus.ONLINE}
 
 
 def node_key(public_key: bytes) -> bytes:
