@@ -112,16 +112,20 @@ class Reader:
         path.write_text(changed)
 
     def type(self, text: str, machine: str) -> None:
-        result = subprocess.run(
-            ["bash", "-e", "-c", text],
-            cwd=self.machine(machine),
-            env=self.environment(),
-            input="yes\n",  # the number on the telephone was the same
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        with subprocess.Popen(
+            ["yes", "yes"], stdout=subprocess.PIPE
+        ) as person:  # the number on the telephone is the same
+            result = subprocess.run(
+                ["bash", "-e", "-c", text],
+                cwd=self.machine(machine),
+                env=self.environment(),
+                stdin=person.stdout,
+                capture_output=True,
+                text=True,
+                timeout=600,
+                check=False,
+            )
+            person.terminate()
         logs = "".join(f"\n== {path.name}\n{path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
         assert result.returncode == 0, f"at {machine}: {text}{result.stdout}{result.stderr}{logs}"
 
