@@ -9,8 +9,7 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from harmofl import registry
-from harmofl.settings import flatten
-from harmofl.settings.schema import Section, Settings
+from harmofl.settings import Section, Settings, flatten
 
 
 def settings_reference() -> str:

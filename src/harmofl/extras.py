@@ -13,6 +13,7 @@ PACKAGES = {
     "itk": ("SimpleITK", "nibabel"),
     "nifti": ("nibabel",),
     "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "privacy": ("opacus",),
     "reports": ("anyascii", "matplotlib"),
     "secure": ("cryptography",),
     "tensorboard": ("tensorboard",),

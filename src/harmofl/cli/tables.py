@@ -49,6 +49,7 @@ def make_table(*headings: str, whole: Collection[str] = (), **options: Any) -> T
 def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     """The scores of one run, and where everything is."""
     from harmofl.displays.words import describe_early_stop
+    from harmofl.runs.privacy_words import describe_privacy
     from harmofl.tasks.scores import score_in
 
     score, test = score_in(summary), summary["test"]
@@ -69,6 +70,8 @@ def show_summary(summary: Mapping[str, Any], out: Path) -> None:
     )
     if early := summary.get("stopped_early"):
         shown.print(f"Training {describe_early_stop(**early)}.", highlight=False, soft_wrap=True)
+    for line in describe_privacy(summary):
+        shown.print(f"Differential privacy, {line}.", highlight=False, soft_wrap=True)
     for site, scores in summary.get("unseen", {}).items():
         note = f" ({scores['note']})" if "note" in scores else ""
         reached = f"{score.format(scores['metric'])} on all {scores['images']:.0f} images"

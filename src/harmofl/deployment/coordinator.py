@@ -19,7 +19,7 @@ from harmofl.deployment.run_settings import AskedDigests
 from harmofl.errors import RunError, UsageError
 from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
 from harmofl.federation.messages import Reply, Request, settings_to_send
-from harmofl.federation.sites import quorum
+from harmofl.federation.participation import quorum
 from harmofl.federation.training import run_federation
 from harmofl.federation.transports import Transport, limit_replies
 from harmofl.methods.method import Method

@@ -10,8 +10,8 @@ from typing import Any
 from harmofl import registry
 from harmofl.errors import UsageError
 from harmofl.methods.method import Method
-from harmofl.settings import Settings, flatten, resolve
-from harmofl.settings.schema import AT_THE_SITES, FREE_TO_CHANGE, Section
+from harmofl.settings import Section, Settings, flatten, resolve
+from harmofl.settings.schema import AT_THE_SITES, FREE_TO_CHANGE
 
 OF_THE_IMAGES = ("data.sites", "data.channels", "data.classes", "data.site_sizes")
 """What the images of all sites decide before the first round, after the run was approved."""

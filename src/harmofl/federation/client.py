@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,9 @@ from harmofl.errors import RefusalError, UsageError
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.noise import open_noise
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
+from harmofl.federation.private_steps import PrivateRound, private_epsilon, private_round
 from harmofl.federation.sampling import take_sample
 from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
@@ -105,7 +108,8 @@ class Client:
         self.secret_seed = settings.seed if simulated else None
         self.keeps_model = keeps_model or sites_differ(method, model)
         joined = len(site.train_of) if settings.training.pooled_batch == "all-sites" else 1
-        self._inputs = TrainingInputs(site.train, settings.training, self.device, joined)
+        private = settings.privacy.image_level
+        self._inputs = TrainingInputs(site.train, settings.training, self.device, joined, independent=private)
         self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
     def answer(self, request: Request) -> Reply:
@@ -174,7 +178,9 @@ class Client:
         views = self._start_round(request.round, memories)
 
         started = time.perf_counter()
-        summary, num_steps = self._descend(request.round, optimizer, views)
+        noise = partial(open_noise, self.secret_seed, self.store.folder, self.site.name, request, "image")
+        with private_round(self.settings, self.model.network, noise) as private:
+            summary, num_steps = self._descend(request.round, optimizer, views, private)
         seconds = time.perf_counter() - started
 
         if not all_finite(self.model.network, summary):
@@ -183,6 +189,7 @@ class Client:
         for name, piece in self.pieces.items():
             piece.finish(replace(views[name], num_steps=num_steps))
         self._refuse_to_reveal(memories)
+        summary |= private_epsilon(self.settings, len(self.site.train), request.round * num_steps)
         reply = Reply(
             site=self.site.name,
             state=snapshot(self.model.network, self.shared),
@@ -206,12 +213,16 @@ class Client:
             for name, memory in memories.items()
         }
 
-    def _descend(self, round_number: int, optimizer: Optimizer, views: Mapping[str, LocalRound]) -> tuple[Scores, int]:
+    def _descend(
+        self, round_number: int, optimizer: Optimizer, views: Mapping[str, LocalRound], private: PrivateRound | None
+    ) -> tuple[Scores, int]:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
         network, loss = self.model.network, self.task.loss(self.settings)
         weights, start = list(network.parameters()), views[OWN].initial_weights
         step, terms = self._start_pieces(views)
         generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
+        if private:
+            step, generator = private.step, private.generator
         total_loss = torch.zeros((), device=self.device)
         total_drift = torch.zeros((), device=self.device)
         num_steps, num_images = 0, 0
@@ -221,6 +232,8 @@ class Client:
         for inputs, targets in self._inputs.batches(self.model.harmonizer, generator):
 
             def compute_loss(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
+                if not len(inputs):  # a private batch is drawn image by image
+                    return torch.zeros((), device=self.device, requires_grad=True)
                 if not terms:
                     return loss(network(inputs), targets)
                 logits, representation = network.represent(inputs)
@@ -232,7 +245,7 @@ class Client:
                 total_drift += squared_distance(weights, start)
             num_steps += 1
             num_images += len(inputs)
-        return {"loss": float(total_loss) / num_images, "drift": float(total_drift) / num_steps}, num_steps
+        return {"loss": float(total_loss) / max(1, num_images), "drift": float(total_drift) / num_steps}, num_steps
 
     def _start_pieces(self, views: Mapping[str, LocalRound]) -> tuple[Step, list[Term]]:
         """Start every piece; return what is called with every batch: the step, and the terms of the loss."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from threading import Lock
 from weakref import WeakKeyDictionary
@@ -29,9 +30,18 @@ class TrainingInputs:
     """Makes batches; harmonized images are kept from round to round where that changes nothing, not a single bit."""
 
     def __init__(
-        self, train: ImageSet, training: TrainingSettings, device: torch.device, batches_at_once: int = 1
+        self,
+        train: ImageSet,
+        training: TrainingSettings,
+        device: torch.device,
+        batches_at_once: int = 1,
+        independent: bool = False,
     ) -> None:
-        """`batches_at_once`: how many batches of `training.batch_size` images make a step."""
+        """`batches_at_once`: how many batches of `training.batch_size` images make a step.
+
+        `independent`: draw every image for every step by itself, so that batches differ in size; some may be empty.
+        """
+        self._independent = independent
         self._batch_size = training.batch_size * batches_at_once
         self._train = train
         self._training = training
@@ -49,8 +59,7 @@ class TrainingInputs:
         for _ in range(self._training.local_epochs):
             if self._is_drawn:  # other patches in every epoch, the same for the same seed, round and site
                 train = redraw(self._train, int(torch.randint(2**31, (), generator=generator)))
-            order = torch.randperm(len(self._train), generator=generator)
-            for indices in split_into_batches(order, self._batch_size):
+            for indices in self._draw(generator):
                 if kept is not None:
                     harmonized, targets = kept[0][indices], kept[1][indices].long()
                     inputs = harmonized.to(self._device)
@@ -61,6 +70,15 @@ class TrainingInputs:
                         images, targets = self._augment(images, targets, generator)
                     inputs = harmonizer(images.to(self._device))
                 yield to_device(inputs, self._device), targets.to(self._device)
+
+    def _draw(self, generator: Generator) -> Iterator[Tensor]:
+        """Yield which images make the steps of an epoch."""
+        count = len(self._train)
+        if not self._independent:
+            yield from split_into_batches(torch.randperm(count, generator=generator), self._batch_size)
+            return
+        for _ in range(math.ceil(count / self._batch_size)):
+            yield (torch.rand(count, generator=generator) < self._batch_size / count).nonzero().flatten()
 
     def _cached_images(self, harmonizer: Harmonizer) -> tuple[Tensor, Tensor] | None:
         """All images harmonized, with their targets, if they may be kept and there is something to harmonize."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harmofl.settings import Settings
+from harmofl.settings import FederationSettings, Settings
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,8 @@ class Participation:
 
     def _hash(self, site: str, number: int) -> bytes:
         return hashlib.sha256(f"{self.seed}/{number}/{site}".encode()).digest()
+
+
+def quorum(federation: FederationSettings, num_sites: int) -> int:
+    """How many of the sites that are asked make a round."""
+    return max(1, math.ceil(federation.quorum * num_sites))

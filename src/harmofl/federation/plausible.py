@@ -15,7 +15,7 @@ LARGEST_VALUE = 1e15
 """Of a number without a range of its own, such as a loss."""
 LEEWAY = 1e-6
 MOST_NAMES = 64
-OF_TRAINING = {"loss", "drift", "seconds"}
+OF_TRAINING = {"loss", "drift", "seconds", "epsilon"}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from harmofl.federation.filters.chain import Filters
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
 from harmofl.federation.participation import Participation
 from harmofl.federation.plausible import Plausible
+from harmofl.federation.privacy import spent_after, summarize_privacy
 from harmofl.federation.round_records import (
     record_measurement,
     record_problem,
@@ -184,6 +185,7 @@ class Server:
             record_round(number, list(losses.values()), scores, seconds, records, shortened=verdict.shortened)
         )
         records[-1] |= self._warn_of_few(len(losses)) | ({"asked": asked} if len(asked) < len(sites) else {})
+        records[-1] |= spent_after(self.settings, self.method, number)
         self.folder.append(records)
         following = progress.advance(
             state=state,
@@ -288,6 +290,7 @@ class Server:
         self.folder.append(records)
         seconds = progress.seconds + time.perf_counter() - started
         summary = summarize(self.task, self.method, self.settings, selection, records, seconds) | stopped
+        summary |= summarize_privacy(self.settings, self.method, progress.round, self.folder.records)
         self.folder.finish(summary)
         return summary
 

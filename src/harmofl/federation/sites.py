@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +12,7 @@ from harmofl.federation.checks import find_problem, without_bad_scores
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.filters.filter import BadUpdateError, Expected
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.participation import quorum
 from harmofl.federation.plausible import Plausible
 from harmofl.federation.round_records import record_problem
 from harmofl.federation.transports import Transport, limit_replies, sort_replies
@@ -129,8 +129,3 @@ def list_reasons(records: Sequence[Record]) -> str:
         if "error" in record:
             sites_by_reason.setdefault(record["error"], []).append(record["site"])
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites_by_reason.items())
-
-
-def quorum(federation: FederationSettings, num_sites: int) -> int:
-    """How many sites make a round."""
-    return max(1, math.ceil(federation.quorum * num_sites))

@@ -15,6 +15,7 @@ from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, Watchers, ignore
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.method_checks import check_participation, check_pieces, check_server_rule, check_sharing
+from harmofl.federation.privacy import check_privacy
 from harmofl.federation.server import Server
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
@@ -106,6 +107,7 @@ def run_federation(
     check_sharing(method, model, settings)
     check_server_rule(method, settings)
     check_participation(method, settings)
+    check_privacy(settings, method, model)
     Filters.chosen(settings, method, model)  # an error if one does not fit
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(model.network, Path(settings.model.initial))

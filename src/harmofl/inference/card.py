@@ -11,6 +11,7 @@ from harmofl import registry
 from harmofl.files import write_whole
 from harmofl.inference.volume_card import describe_preparation, sample_for
 from harmofl.methods.method import Method
+from harmofl.runs.privacy_words import describe_privacy
 from harmofl.tasks.scores import PERCENT, Score, dice, score_in
 
 Tree = Mapping[str, Any]
@@ -234,6 +235,7 @@ def _training(description: Tree, method: Method, summary: Tree | None) -> str:
         ["preset, seed", f"{settings['preset']}, {settings['seed']}"],
         ["images", _images(description)],
         ["versions", _versions(description, summary)],
+        *(["differential privacy", line] for line in describe_privacy(summary or {})),
     ]
     return _table(["", ""], [[name, text] for name, text in rows])
 

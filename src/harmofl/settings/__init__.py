@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from harmofl.settings.privacy import PrivacySettings
 from harmofl.settings.resolution import resolve
 from harmofl.settings.schema import (
     DataSettings,
     FederationSettings,
     ModelSettings,
     PredictionSettings,
-    Section,
     Settings,
     TrainingSettings,
     differences,
     setting_names,
 )
+from harmofl.settings.section import Section
 from harmofl.settings.trees import Tree, flatten, merge, nest, parse_assignments, read_toml
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "FederationSettings",
     "ModelSettings",
     "PredictionSettings",
+    "PrivacySettings",
     "Section",
     "Settings",
     "TrainingSettings",

@@ -26,7 +26,7 @@ REAL_IMAGES = "real_images"
 VOLUMES = "volumes"
 """The part of a preset that holds for data.dimensions = 3; it may have a part for images of a folder, too."""
 
-ADDED_SECTIONS = ("prediction",)
+ADDED_SECTIONS = ("prediction", "privacy")
 """What a whole file written by 0.1 lacks."""
 
 

@@ -6,9 +6,11 @@ import math
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
-from harmofl.errors import STRICT, UsageError, describe, unknown_name
+from harmofl.errors import UsageError, describe, unknown_name
+from harmofl.settings.privacy import PrivacySettings
+from harmofl.settings.section import Section
 from harmofl.settings.trees import Tree, flatten
 
 Positive = Annotated[int, Field(ge=1)]
@@ -65,12 +67,6 @@ Names = Annotated[list[str], BeforeValidator(as_names)]
 
 AT_THE_SITES = "at the sites"
 """The folder of a run over a network: only each site says where its images lie."""
-
-
-class Section(BaseModel):
-    """A part of the settings: frozen, and strict about names."""
-
-    model_config = ConfigDict(frozen=True, **STRICT)
 
 
 class DataSettings(Section):
@@ -292,6 +288,7 @@ class Settings(Section):
     method: dict[str, Any]
     training: TrainingSettings = TrainingSettings()
     federation: FederationSettings = FederationSettings()
+    privacy: PrivacySettings = PrivacySettings()
     prediction: PredictionSettings = PredictionSettings()
     plugins: PluginSettings = PluginSettings()
 

@@ -8,17 +8,29 @@ from pathlib import Path
 
 from harmofl.federation.checks import mismatch
 from harmofl.federation.filters.changes import OnlyChanges
+from harmofl.federation.filters.clip_and_noise import ClipAndNoise
 from harmofl.federation.filters.compression import Compression, EightBits, HalfPrecision
 from harmofl.federation.filters.filter import BadUpdateError, Departure, Expected, Filter
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.privacy import check_site_privacy, site_deviation
 from harmofl.methods.channel import expect_sent
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
+from harmofl.methods.sharing import running_statistics
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, plain_copy, select_prefix
 
 Choice = Callable[[Settings, Method, Model], Filter | None]
 """Makes a filter if the settings ask for it; raises a UsageError if it does not fit to the method or the network."""
+
+
+def clip_and_noise(settings: Settings, method: Method, model: Model) -> Filter | None:
+    """Make updates private, if asked to."""
+    if settings.privacy.site_level == "none":
+        return None
+    check_site_privacy(settings, method, model)
+    variances = frozenset(running_statistics(model.network))
+    return ClipAndNoise(settings.privacy.site_clip, site_deviation(settings, method), variances)
 
 
 def only_changes(settings: Settings, method: Method, model: Model) -> Filter | None:
@@ -33,7 +45,7 @@ def compression(settings: Settings, method: Method, model: Model) -> Filter | No
     return kind(frozenset(name for name, _ in model.network.named_parameters())) if kind else None
 
 
-CHOICES: tuple[Choice, ...] = (only_changes, compression)
+CHOICES: tuple[Choice, ...] = (clip_and_noise, only_changes, compression)
 """In the order in which a site applies them."""
 
 

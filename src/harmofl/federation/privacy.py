@@ -1,0 +1,182 @@
+"""What differential privacy needs of a run, and what a run says of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from harmofl import registry
+from harmofl.errors import UsageError
+from harmofl.extras import require
+from harmofl.federation.accounting import epsilon
+from harmofl.federation.participation import Participation, quorum
+from harmofl.methods.channel import announce
+from harmofl.methods.method import Method
+from harmofl.methods.model import Model
+from harmofl.methods.server_rules import ServerRule
+from harmofl.methods.steps import descend
+from harmofl.runs.folder import Record
+from harmofl.settings import Settings
+
+PER_IMAGE = ("cross-entropy",)
+"""Losses that are a mean over images; the others look at a batch as a whole."""
+
+
+def check_privacy(settings: Settings, method: Method, model: Model) -> None:
+    """Raise an error before a run whose ε nobody could compute, or would be wrong; filters check sites' updates."""
+    privacy = settings.privacy
+    if privacy.image_level or privacy.site_level != "none":
+        require("privacy", "differential privacy")  # its accountant works at the server
+    if privacy.image_level:
+        check_image_privacy(settings, method, model)
+
+
+# --- sites -------------------------------------------------------------------------------------------------------
+
+
+def check_site_privacy(settings: Settings, method: Method, model: Model) -> None:
+    """Raise an error if noise on updates would not keep what its ε promises."""
+    level = settings.privacy.site_level
+    place = f"privacy.site_level = {level!r}"
+    _refuse_sending(place, method, model)
+    state, shared = model.network.state_dict(), method.shares(model.network)
+    if method.pooled or not shared:
+        raise UsageError(f"{place}: {method.name} sends no updates of sites")
+    for name in shared:
+        if not state[name].is_floating_point() and not name.endswith("num_batches_tracked"):
+            raise UsageError(f"{place}: the network's entry {name} holds whole numbers, to which no noise can be added")
+    if level == "central":
+        _check_sum(place, settings, method)
+
+
+def _refuse_sending(place: str, method: Method, model: Model) -> None:
+    for name in announce(method.pieces(), model):
+        raise UsageError(
+            f"{place}: {method.name} also sends {name}, which no noise covers; choose a method that sends weights "
+            "only, such as fedavg, fedprox or silobn"
+        )
+
+
+def _check_sum(place: str, settings: Settings, method: Method) -> None:
+    """Central noise is for a plain sum of updates, in which each has the same weight."""
+    rule, federation = method.server_rule, settings.federation
+    if rule.needs_every_update or type(rule).effective_steps is not ServerRule.effective_steps:
+        raise UsageError(
+            f"{place}: {method.name} does not combine updates by a plain sum; choose privacy.site_level = 'local', or "
+            "another method"
+        )
+    if federation.weights != "uniform":
+        raise UsageError(f"{place}: federation.weights = {federation.weights!r} must be 'uniform', or 'local' chosen")
+    if federation.clip_updates is not None:
+        raise UsageError(
+            f"{place}: federation.clip_updates = {federation.clip_updates:g} must be unset, as it measures one site's "
+            "update by the others'; privacy.site_clip bounds them all"
+        )
+
+
+def site_deviation(settings: Settings, method: Method) -> float:
+    """The standard deviation of the noise that one site adds.
+
+    Central: the shares of as many sites as make a round give the noise of the sum; where more answer, there is more.
+    """
+    privacy = settings.privacy
+    whole = privacy.site_noise * privacy.site_clip
+    if privacy.site_level == "local":
+        return whole
+    sites = registry.tasks.find(settings.task).participants(method, settings.data)
+    asked = Participation.of(settings).asked(sites, 1)
+    return whole / math.sqrt(quorum(settings.federation, len(asked)))
+
+
+def rounds_of_busiest(settings: Settings, method: Method, number: int) -> int:
+    """In how many rounds up to one the site that was asked most often was asked."""
+    if settings.federation.participation == 1:
+        return number
+    sites = registry.tasks.find(settings.task).participants(method, settings.data)
+    drawing = Participation.of(settings)
+    asked = [site for each in range(1, number + 1) for site in drawing.asked(sites, each)]
+    return max(asked.count(site) for site in sites) if asked else 0
+
+
+def spent_after(settings: Settings, method: Method, number: int) -> Record:
+    """What the server's record says of a round: ε of a site's updates so far; nothing if they are not noisy."""
+    privacy = settings.privacy
+    if privacy.site_level == "none" or not privacy.site_noise:
+        return {}
+    return {"epsilon": epsilon(privacy.site_noise, rounds_of_busiest(settings, method, number), privacy.delta)}
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def check_image_privacy(settings: Settings, method: Method, model: Model) -> None:
+    """Raise an error if gradients of single images cannot be had, or something else of them would leave."""
+    place = "privacy.image_level = true"
+    _refuse_sending(place, method, model)
+    if settings.model.norm not in ("group", "instance") or _has_batch_norm(model):
+        raise UsageError(
+            f"{place}: model.norm = {settings.model.norm!r} must be 'group' or 'instance': batch norm mixes the images "
+            "of a batch, so that no image has a gradient of its own"
+        )
+    if method.step is not descend:
+        raise UsageError(
+            f"{place}: {method.name} has steps of its own, whose use of gradients the noise does not cover"
+        )
+    if method.penalties:
+        raise UsageError(f"{place}: {method.name} adds terms to the loss that are not a mean over images")
+    if settings.training.loss not in PER_IMAGE:
+        raise UsageError(
+            f"{place}: training.loss = {settings.training.loss!r} looks at a batch as a whole; choose "
+            f"{' or '.join(map(repr, PER_IMAGE))}, a mean over images"
+        )
+    if settings.data.dimensions == 3:
+        raise UsageError(f"{place}: data.dimensions = 3: patches of one volume would count as several images")
+
+
+def _has_batch_norm(model: Model) -> bool:
+    return any(isinstance(layer, _BatchNorm) and not _is_instance(layer) for layer in model.network.modules())
+
+
+def _is_instance(layer: object) -> bool:
+    return type(layer).__name__.startswith("InstanceNorm")
+
+
+# --- the end -----------------------------------------------------------------------------------------------------
+
+
+def summarize_privacy(settings: Settings, method: Method, number: int, records: Path) -> Record:
+    """What the summary says: ε in all and of one round, and how they came about; nothing where there is no noise."""
+    privacy = settings.privacy
+    said: Record = {}
+    if privacy.site_level != "none":
+        rounds = rounds_of_busiest(settings, method, number)
+        said["site"] = {
+            "level": privacy.site_level,
+            "clip": privacy.site_clip,
+            "noise": privacy.site_noise,
+            "rounds": rounds,
+            "epsilon": _finite(epsilon(privacy.site_noise, rounds, privacy.delta)),
+            "epsilon_of_a_round": _finite(epsilon(privacy.site_noise, 1, privacy.delta)),
+        }
+    if privacy.image_level:
+        said["image"] = {"clip": privacy.image_clip, "noise": privacy.image_noise, "epsilon": _newest(records)}
+    return {"privacy": {"delta": privacy.delta, "accountant": _accountant()} | said} if said else {}
+
+
+def _accountant() -> str:
+    import opacus
+
+    return f"RDP, Opacus {opacus.__version__}"
+
+
+def _newest(records: Path) -> dict[str, float]:
+    """The last ε of every site in the records."""
+    lines = map(json.loads, records.read_text().splitlines())
+    return {each["site"]: each["epsilon"] for each in lines if "epsilon" in each and "num_steps" in each}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
