@@ -75,6 +75,11 @@ def test_whole_volumes_are_scored_in_millimetres() -> None:
         ("prostate", {"data.dimensions": 2, "model.network": "dynunet"}, r"it is for data\.dimensions = 3 only"),
         ("nuclei", {"data.neighbours": 0}, r"the synthetic hospitals of nuclei have no volumes"),
         ("prostate", {"model.strides": [[2, 2]]}, r"model\.strides = \[\[2, 2\]\]: must be a list of levels"),
+        (
+            "prostate",
+            {"model.network": "unet", "model.strides": [[1, 2, 2]]},
+            r"model\.strides = \[\[1, 2, 2\]\]: model\.network = 'unet' does not follow them; only dynunet would",
+        ),
     ],
 )
 def test_settings_that_do_not_go_with_volumes_are_refused(task_name: str, settings: dict, message: str) -> None:

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from monai.metrics import get_confusion_matrix
 from torch import Tensor
 
 from harmofl.data.images import LabelledImages
-from harmofl.tasks.scorers import ClassificationScorer, Scorer, Scores, SegmentationScorer, dice
+from harmofl.tasks.scorers import ClassificationScorer, Scorer, Scores, SegmentationScorer, count_pixels, dice
 
 
 def labelled(targets: Tensor, groups: list[int] | None = None) -> LabelledImages:
@@ -128,3 +129,28 @@ def test_thorough_scores_add_the_distance_of_the_outlines_over_images_that_have_
     truth[2, 1, 1] = 1  # nothing found: does not count
     scores = segmentation_scores([predicting(predicted)], labelled(truth), thorough=True)
     assert scores["hd95"] == pytest.approx(4)
+    assert scores["distances_missing"] == 1
+
+
+def test_a_distance_is_missing_where_truth_or_prediction_is_empty_and_not_where_both_are() -> None:
+    truth, predicted = masks([[1, 0], [0, 0]], EMPTY, EMPTY), masks(EMPTY, [[1, 0], [0, 0]], EMPTY)
+    scores = segmentation_scores([predicting(predicted)], labelled(truth), thorough=True)
+    assert scores["distances_missing"] == 2
+    assert "hd95" not in scores
+
+
+def test_pixels_are_counted_as_monai_counts_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    found, truth = (torch.randint(0, 4, (3, 5, 6, 7), generator=generator) for _ in range(2))
+    each = [torch.nn.functional.one_hot(classes, 4).movedim(-1, 1) for classes in (found, truth)]
+    assert torch.equal(count_pixels(found, truth, 4), get_confusion_matrix(*each).double())
+
+
+def test_scoring_a_volume_makes_nothing_as_large_as_its_logits() -> None:
+    logits = torch.zeros(1, 8, 40, 64, 64)
+    logits[:, 1, 10:20, 10:20, 10:20] = 1
+    batch = labelled(logits.argmax(dim=1))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        SegmentationScorer([str(number) for number in range(8)], thorough=False).add(logits, batch)
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    assert 0 < largest <= logits[0, 0].numel() * 8  # one number for each voxel, not for each voxel and class

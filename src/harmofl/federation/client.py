@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from harmofl.runs.store import Store
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, evaluating, load, restoring, select_prefix, snapshot
 from harmofl.tasks.scorers import Scores
-from harmofl.tasks.scoring import score
+from harmofl.tasks.scoring import UndefinedScoreError, score
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -290,8 +290,9 @@ class Client:
         scores: dict[str, dict[str, Scores]] = {"val": {}, "test": {}}
         for name in self.site.test:
             with self._adapt_to(name):
-                scores["val"][name] = self._score(self.site.val[name])
-                scores["test"][name] = self._score(self.site.test[name])
+                for phase, images in (("val", self.site.val[name]), ("test", self.site.test[name])):
+                    with suppress(UndefinedScoreError):  # the round has fewer scores then, and loses to one with more
+                        scores[phase][name] = self._score(images)
                 self._show_sample(name, round_number)
         return scores
 
@@ -303,7 +304,10 @@ class Client:
                 if self.keeps_model and self.facts:
                     folder = self.model_folder if name == self.site.name else self.model_folder.with_name(name)
                     write_model(folder, self.model, self.task, self.settings, self.facts, [name], round_number)
-                scores[name] = self._score(images, thorough=True)
+                try:
+                    scores[name] = self._score(images, thorough=True)
+                except UndefinedScoreError as error:
+                    raise RefusalError(str(error)) from None
         return {"test": scores}
 
     def _score(self, images: ImageSet, thorough: bool = False) -> Scores:

@@ -90,5 +90,5 @@ densenet_small = NetworkEntry(
     "densenet-small", ("classification",), build_densenet_small, "class_layers.flatten", build_densenet_small_of_volumes
 )
 unet = NetworkEntry("unet", ("segmentation",), build_unet, "down.3", build_unet_of_volumes)
-dynunet = NetworkEntry("dynunet", ("segmentation",), None, "bottleneck", build_dynunet_of_volumes)
+dynunet = NetworkEntry("dynunet", ("segmentation",), None, "bottleneck", build_dynunet_of_volumes, takes_strides=True)
 basic_unet = NetworkEntry("basic-unet", ("segmentation",), build_basic_unet, "down_4")

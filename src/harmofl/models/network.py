@@ -141,6 +141,7 @@ class NetworkEntry:
             these), as `nn.Module.get_submodule` finds it.
         build_volume: makes the network for volumes (N, channels, D, H, W), `data.dimensions = 3`, from the same numbers
             and a `Volume`: the size of its input, the spacing of the voxels. None: it is for images only.
+        takes_strides: whether `build_volume` follows the volume's strides (`model.strides`).
 
     >>> def build(channels, classes, features):
     ...     return nn.Sequential(nn.Conv2d(channels, features, 3, padding=1), nn.Conv2d(features, classes, 1))
@@ -154,6 +155,7 @@ class NetworkEntry:
     build: Callable[[int, int, int], nn.Module] | None
     representation_layer: str
     build_volume: Callable[[int, int, int, Volume], nn.Module] | None = None
+    takes_strides: bool = False
 
     @property
     def dimensions(self) -> tuple[int, ...]:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from harmofl.data.images import LabelledImages
-from harmofl.tasks.surfaces import Distances, surface_distances
+from harmofl.tasks.surfaces import Surfaces, surface_distances
 
 Scores = dict[str, float]
+MISSING = "distances_missing"
+"""How many images and classes have no distance, as either the truth or the prediction is empty."""
+NONE = torch.empty(0)
 
 
 class Scorer(Protocol):
@@ -92,18 +94,15 @@ class SegmentationScorer:
         self._thorough = thorough
         self._counts: list[Tensor] = []
         self._groups: list[Tensor] = []
-        self._distances: list[Distances] = []
+        self._distances: list[Surfaces] = []
 
     def add(self, logits: Tensor, batch: LabelledImages) -> None:
         """Count hits, false alarms and misses of every image and class."""
-        from monai.metrics import get_confusion_matrix
-
-        found = _one_hot(logits.argmax(dim=1), self._num_classes)
-        truth = _one_hot(batch.targets, self._num_classes)
-        self._counts.append(get_confusion_matrix(found, truth).double())
+        found = logits.argmax(dim=1)
+        self._counts.append(count_pixels(found, batch.targets, self._num_classes))
         self._groups.append(batch.groups)
         if self._thorough:
-            self._distances.append(surface_distances(found, truth, batch.spacings))
+            self._distances.append(surface_distances(found, batch.targets, self._num_classes, batch.spacings))
 
     def scores(self) -> Scores:
         """Every score over all images."""
@@ -125,14 +124,29 @@ class SegmentationScorer:
         return scores | self._surface_scores()
 
     def _surface_scores(self) -> Scores:
-        """The means over images and classes where both truth and prediction have something, if there is any."""
-        names = dict.fromkeys(name for distances in self._distances for name in distances)
-        each = {name: torch.cat([found[name] for found in self._distances if name in found]) for name in names}
-        return {name: values.mean().item() for name, values in each.items()}
+        """The means over images and classes where both truth and prediction have something, if there is any.
+
+        How many of them have something in one of the two only, and so no distance, stands beside.
+        """
+        names = dict.fromkeys(name for found in self._distances for name in found.distances)
+        each = {name: torch.cat([found.distances.get(name, NONE) for found in self._distances]) for name in names}
+        missing = sum(found.missing for found in self._distances)
+        return {name: values.mean().item() for name, values in each.items()} | ({MISSING: missing} if missing else {})
 
 
-def _one_hot(classes: Tensor, num_classes: int) -> Tensor:
-    return F.one_hot(classes, num_classes).movedim(-1, 1)
+def count_pixels(found: Tensor, truth: Tensor, num_classes: int) -> Tensor:
+    """Hits, false alarms, right rejections and misses, (N, classes, 4); one class at a time, as volumes are large.
+
+    `found` and `truth`: classes, (N, *spatial).
+    """
+    counts = torch.empty(len(found), num_classes, 4, dtype=torch.float64)
+    spatial = tuple(range(1, found.ndim))
+    for number in range(num_classes):
+        one, other = found == number, truth == number
+        hits, predicted, there = (mask.sum(dim=spatial) for mask in (one & other, one, other))
+        rejections = found[0].numel() - predicted - there + hits
+        counts[:, number] = torch.stack([hits, predicted - hits, rejections, there - hits], dim=1)
+    return counts
 
 
 def dice(hits: Tensor, false_alarms: Tensor, misses: Tensor) -> Tensor:

@@ -18,6 +18,10 @@ from harmofl.tasks.sliding import Mirrored, predict_images
 from harmofl.tasks.task import Task
 
 
+class UndefinedScoreError(UsageError):
+    """The chosen score has no value here, as a distance to what was not found."""
+
+
 def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
     """Return loss, metric and other scores of a model in eval mode over all images; a batch is in memory at a time."""
     device = next(model.parameters()).device
@@ -50,5 +54,5 @@ def collect(scorers: Sequence[Scorer], main: Score) -> Scores:
     """The scores of all scorers by name; the main one, under the name `metric`, comes first."""
     values = {name: value for scorer in scorers for name, value in scorer.scores().items()}
     if main.name not in values:
-        raise UsageError(f"training.score = {main.name!r}: it is not defined for these images and predictions")
+        raise UndefinedScoreError(f"training.score = {main.name!r}: it is not defined for these images and predictions")
     return {"metric": values.pop(main.name)} | values

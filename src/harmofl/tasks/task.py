@@ -22,7 +22,7 @@ from harmofl.models.volumes import Volume
 from harmofl.registry import Kind, Registry
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.losses import Loss
-from harmofl.tasks.scorers import ClassificationScorer, Scorer, SegmentationScorer
+from harmofl.tasks.scorers import MISSING, ClassificationScorer, Scorer, SegmentationScorer
 from harmofl.tasks.scores import ScoreEntry
 
 
@@ -117,6 +117,7 @@ class Task:
             check_volumes(self, settings)
         else:
             check_images(settings)
+        check_strides(self, settings)
 
     def _check_choice(self, setting: str, known: Registry[Any], name: str) -> None:
         """Raise an error for an unknown name, or for something that is for another kind of task."""
@@ -210,7 +211,7 @@ class Task:
         factories = {chosen.scorer, registry.scores.find(self.main_score).scorer}
         known = {entry.name: entry.range for entry in registry.scores if entry.scorer in factories}
         of_classes = {f"{name}_{label}": ends for name, ends in known.items() for label in classes}
-        anything = {"loss": (-math.inf, math.inf), "metric": chosen.range}
+        anything = {"loss": (-math.inf, math.inf), "metric": chosen.range, MISSING: (0.0, math.inf)}
         return known | of_classes | anything, factories <= {ClassificationScorer, SegmentationScorer}
 
     def build_model(self, settings: Settings, method: Method) -> Model:
@@ -248,6 +249,15 @@ def check_images(settings: Settings) -> None:
     for name, value in (("spacing", data.spacing), ("patch", data.patch)):
         if value is not None:
             raise UsageError(f"data.{name} = {value}: only for data.dimensions = 3, which keeps volumes whole")
+
+
+def check_strides(task: Task, settings: Settings) -> None:
+    """Raise an error for strides that the network would not follow."""
+    strides, network = settings.model.strides, settings.model.network
+    if strides is not None and not registry.networks.find(network).takes_strides:
+        fitting = [entry.name for entry in registry.networks if entry.takes_strides and task.kind in entry.kinds]
+        hint = f"only {', '.join(fitting)} would" if fitting else f"none for {task.kind} does"
+        raise UsageError(f"model.strides = {strides}: model.network = {network!r} does not follow them; {hint}")
 
 
 def check_volumes(task: Task, settings: Settings) -> None:
