@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from harmofl.analysis.appearance import RINGS, statistics
-from harmofl.analysis.survey import BINS, Originals, Surveyed, read_survey, survey_site
+from harmofl.analysis.survey import BINS, Originals, Surveyed, middle, read_survey, survey_site
 from harmofl.data.images import LabelledImages
 
 
@@ -138,3 +138,22 @@ def test_what_travels_is_read_back_and_nothing_else_is_taken_for_it() -> None:
     ):
         assert read_survey(told | change) is None, change
     assert read_survey([]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "level", "told"),
+    [
+        ([1.0, 2.0, 4.0, 8.0, 16.0], 0.5, (2 + 4 + 8) / 3),  # no image shares the median
+        ([1.0, 2.0, 4.0, 8.0, 16.0], 0.9, (4 + 8 + 16) / 3),  # nor the largest
+        ([1.0, 3.0, 3.0, 3.0, 16.0], 0.5, 3.0),  # three do: it is nobody's own
+        ([1.0, 1.0, 3.0, 3.0, 16.0], 0.5, (1 + 3 + 3) / 3),  # two are too few
+    ],
+)
+def test_no_image_tells_its_own_size_or_spacing(values: list[float], level: float, told: float) -> None:
+    assert middle(torch.tensor(values)[:, None], level, fewest=3) == [pytest.approx(told, rel=1e-5)]
+
+
+def test_spacings_of_few_scans_are_not_told() -> None:
+    volumes, masks = torch.rand(4, 1, 5, 12, 10), torch.ones(4, 5, 12, 10, dtype=torch.int64)
+    few = Originals(spacings=torch.tensor([[3.0, 0.5, 0.5]] * 3))
+    assert survey_site("A", surveyed(volumes, masks, fewest=4, originals=few)).spacing is None

@@ -73,7 +73,7 @@ class Survey(Part):
     empty: Share | None = None
     """The share of images without anything in their mask."""
     object_size: Lengths | None = None
-    """The median size of a box around all that is in a mask, in pixels or voxels."""
+    """The median size of a box around all that is in a mask, in pixels or voxels. Of each median, see `middle`."""
     size: Lengths | None = None
     """The median size of an original image, in pixels or voxels."""
     smallest: Lengths | None = None
@@ -204,7 +204,7 @@ def survey_site(site: str, surveyed: Surveyed, batch_size: int = 16) -> Survey:
     images, seen = train.at(places), _Seen()
     for batch in images.batches(batch_size):
         seen.add(batch, surveyed.colours, len(surveyed.classes))
-    told = counted.model_dump() | _looks(seen) | _truth(seen, surveyed) | _sizes(seen, surveyed.originals)
+    told = counted.model_dump() | _looks(seen) | _truth(seen, surveyed) | _sizes(seen, surveyed)
     halves = _halves(torch.cat(seen.described), images.groups, seed_of(surveyed.seed, site, "halves"))
     smallest = max(SMALLEST_HALF, fewest // 2)
     if any(half.images < smallest for half in halves):
@@ -238,7 +238,9 @@ def _truth(seen: _Seen, surveyed: Surveyed) -> dict[str, Any]:
         "balance": dict(zip(surveyed.classes[1:], shares[1:], strict=True)),
         "empty": round(1 - filled / seen.num_masks, DIGITS),
     }
-    return told | ({"object_size": middle(torch.stack(seen.boxes), 0.5)} if filled >= surveyed.fewest else {})
+    return told | (
+        {"object_size": middle(torch.stack(seen.boxes), 0.5, surveyed.fewest)} if filled >= surveyed.fewest else {}
+    )
 
 
 def _has_few(counts: Tensor, fewest: int) -> bool:
@@ -246,13 +248,15 @@ def _has_few(counts: Tensor, fewest: int) -> bool:
     return bool(((counts > 0) & (counts < fewest)).any())
 
 
-def _sizes(seen: _Seen, originals: Originals) -> dict[str, Any]:
+def _sizes(seen: _Seen, surveyed: Surveyed) -> dict[str, Any]:
+    originals, fewest = surveyed.originals, surveyed.fewest
     sizes = torch.cat(seen.sizes).double() if originals.sizes is None else originals.sizes
-    told = {name: middle(sizes, level) for name, level in (("smallest", 0.1), ("size", 0.5), ("largest", 0.9))}
+    levels = (("smallest", 0.1), ("size", 0.5), ("largest", 0.9))
+    told = {name: middle(sizes, level, fewest) for name, level in levels}
     spacings = torch.cat(seen.spacings) if originals.spacings is None and seen.spacings else originals.spacings
-    if spacings is not None and len(spacings):
-        told |= {"finest": middle(spacings, 0.1), "spacing": middle(spacings, 0.5)}
-    return told | ({} if originals.values is None else {"original": middle(originals.values, 0.5)})
+    if spacings is not None and len(spacings) >= max(SMALLEST_HALF, fewest):
+        told |= {"finest": middle(spacings, 0.1, fewest), "spacing": middle(spacings, 0.5, fewest)}
+    return told | ({} if originals.values is None else {"original": middle(originals.values, 0.5, fewest)})
 
 
 def _halves(described: Tensor, groups: Tensor, seed: int) -> list[Moments]:
@@ -272,9 +276,20 @@ def _moments(rows: Tensor) -> Moments:
     return Moments(images=len(rows), mean=rounded(mean), covariance=[rounded(row) for row in covariance])
 
 
-def middle(values: Tensor, level: float) -> list[float]:
-    """A percentile of each column."""
-    return rounded(torch.quantile(values.double(), level, dim=0, interpolation="nearest"))
+def middle(values: Tensor, level: float, fewest: int) -> list[float]:
+    """A percentile of each column, from which no image's own number can be read.
+
+    A number that fewer than `fewest` images share gives way to the mean of as many that lie around it.
+
+    >>> scans = torch.tensor([[0.5], [0.5], [0.5], [0.6], [0.9]])
+    >>> middle(scans, 0.5, fewest=3), middle(scans, 0.9, fewest=3)
+    ([0.5], [0.666667])
+    """
+    ordered = values.double().sort(dim=0).values
+    place, count = round(level * (len(ordered) - 1)), min(max(SMALLEST_HALF, fewest), len(ordered))
+    first = min(max(0, place - count // 2), len(ordered) - count)
+    shared = (ordered == ordered[place]).sum(0) >= count
+    return rounded(torch.where(shared, ordered[place], ordered[first : first + count].mean(0)))
 
 
 def rounded(values: Iterable[Any]) -> list[float]:
