@@ -9,6 +9,7 @@ import typer
 
 from harmofl.cli import membership
 from harmofl.cli.completion import complete_engine
+from harmofl.cli.existing import job
 from harmofl.cli.loggers import Log, LogTo, open_loggers
 from harmofl.cli.membership import WithKeys, describe_kit
 from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
@@ -307,6 +308,7 @@ def compare(
 
 
 deploy_app.command("watch")(watch)
+deploy_app.command("job")(job)
 
 
 @deploy_app.command("plan")

@@ -48,6 +48,8 @@ def check_kit(folder: Path) -> Iterator[Finding]:
 def check_guest(kit: SiteKit) -> Iterator[Finding]:
     """A site in a federation that others run: everything but the way to the server, which is theirs."""
     yield Finding(True, f"site {kit.name} of a federation that others run, with harmofl {__version__}")
+    for name in registry.engines.names():
+        yield from registry.engines.find(name).check_guest(kit)
     yield from check_own(kit)
 
 

@@ -113,6 +113,8 @@ class Engine:
     check_server: Callable[[ServerKit], Iterable[Finding]] = nothing_to_check
     check_site: Callable[[SiteKit], Iterable[Finding]] = nothing_to_check
     """What `harmofl deploy check` looks at beyond versions, disk and images, with the way to the server."""
+    check_guest: Callable[[SiteKit], Iterable[Finding]] = nothing_to_check
+    """The same at a site in a federation of this engine's that others run; of another engine's there is nothing."""
 
     server_files: Callable[[Sequence[str]], Sequence[str]] = no_paths
     """What the server keeps of some sites, as paths below its folder: gone when a site leaves."""
@@ -121,7 +123,7 @@ class Engine:
     server_notes: str = ""
     """More for the server's README, in Markdown."""
     write_app: Callable[[Path, AppOptions], None] | None = None
-    """`(folder, options)`: writes an app that an existing federation's own tools start (`harmofl deploy app`)."""
+    """`(folder, options)`: writes what an existing federation's own tools start (`deploy app`, `deploy job`)."""
 
     def requirements(self, harmofl: str, package: str) -> str:
         """What to give to pip, for these versions of harmofl and of the engine's package."""

@@ -42,5 +42,7 @@ engine = Engine(
         invite=deferred(f"{HERE}.joining:invite"),
         admit=deferred(f"{HERE}.joining:admit"),
     ),
+    check_guest=deferred(f"{HERE}.checks:check_guest"),
+    write_app=deferred(f"{HERE}.job:write_job"),
     expiring=lambda sites: [f"server/{ENGINE}", *(f"sites/{site}/{ENGINE}" for site in sites)],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,20 @@ ORGANIZATION = "harmofl"
 ENGINE = "engine"
 KIT_VARIABLE = "HARMOFL_KIT"
 """How a FLARE process learns which kit it works for: from its own machine, never from the other side."""
+
+SITE_VARIABLE = "HARMOFL_SITE"
+SERVER_VARIABLE = "HARMOFL_SERVER"
+"""Name a party's folder in a federation that others provisioned, if it is not in its workspace."""
+
+CONTROLLER = "harmofl.deployment.nvflare.controller.RunController"
+EXECUTOR = "harmofl.deployment.nvflare.executor.SiteExecutor"
+"""The classes that a job names: the server must allow the first, each site the second."""
+
+TASK = "harmofl"
+"""What a job asks of a site, and what the bytes of a request and of its answer are called."""
+
+RUN_FILE = "run.toml"
+"""What a job is to train, beside FLARE's own files in the job's config folder."""
 
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 RESERVED = {"server", SERVER, "nan", "inf", "infinity", "true", "false", "yes", "no", "t", "f", "y", "n", "on", "off"}
@@ -34,3 +49,11 @@ def workspace(kit: Path) -> Path:
 def relay_socket(kit: Path) -> Path:
     """Where a run on the server's machine reaches the FLARE server."""
     return workspace(kit) / "relay.sock"
+
+
+def own_folder(local: Path, variable: str) -> Path:
+    """Where a party keeps what is harmofl's, in a workspace that others provisioned.
+
+    `local`: the workspace's folder of that name, in which a party decides for itself. `variable`: what names another.
+    """
+    return Path(os.environ.get(variable) or local / "harmofl").expanduser()
