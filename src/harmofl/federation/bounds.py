@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harmofl.federation.messages import Reply
+from harmofl.federation.waiting import Waiting
 from harmofl.methods.aggregation import Aggregation
 from harmofl.methods.channel import Combining
 from harmofl.settings.schema import FederationSettings
@@ -23,7 +24,7 @@ FARTHEST, FARTHEST_OTHERS = 100.0, 10_000.0
 FEWEST_SITES = 3
 """Of fewer, nobody can say which one is the outlier."""
 LARGEST_HELD = 2**30
-"""Bytes of answers that are held; of more, the first ones are added up before all are known."""
+"""Bytes of answers that are held, most of them on disk; of more, the first ones are added up before all are known."""
 
 Lengths = dict[str, float]
 """How far a site's weights, statistics and the tensors of each piece moved: Euclidean norms by name."""
@@ -31,16 +32,13 @@ Lengths = dict[str, float]
 
 @dataclass(frozen=True)
 class Answer:
-    """A site's reply, and how much it counts."""
+    """What is known of a site's reply while it waits."""
 
-    reply: Reply
+    site: str
     weight: float
+    """How much it counts."""
     lengths: Lengths
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
-        return num_bytes(self.reply.state, self.reply.sent)
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -66,30 +64,38 @@ class BoundedRound:
     federation: FederationSettings
     momentum: float
     _held: deque[Answer] = field(default_factory=deque)
+    _num_held: int = 0
+    """Bytes."""
+    _waiting: Waiting = field(default_factory=Waiting)
     _lengths: dict[str, Lengths] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
 
     def add(self, reply: Reply) -> None:
         """Take one answer."""
         weight = float(reply.num_examples) if self.federation.weights == "examples" else 1.0
-        answer = Answer(reply, weight, self._measure(reply))
+        answer = Answer(reply.site, weight, self._measure(reply), num_bytes(reply.state, reply.sent))
         self._lengths[reply.site] = answer.lengths
         self._held.append(answer)
-        while not self._needs_all and sum(each.nbytes for each in self._held) > LARGEST_HELD:
-            self._add_up(self._held.popleft())
+        self._num_held += answer.nbytes
+        self._waiting.put(reply)
+        while not self._needs_all and self._num_held > LARGEST_HELD:
+            first = self._held.popleft()
+            self._num_held -= first.nbytes
+            self._add_up(self._waiting.take(first.site), first.weight)
 
     def finish(self) -> Verdict:
         """Add up the answers that count; say which do not, and which were shortened."""
         left_out, limits = self._outliers(), self._limits()
-        counted = [answer for answer in self._held if answer.reply.site not in left_out]
-        largest = self._largest_weight({answer.reply.site: answer.weight for answer in counted})
+        counted = [answer for answer in self._held if answer.site not in left_out]
+        largest = self._largest_weight({answer.site: answer.weight for answer in counted})
         shortened = {}
         for answer in counted:
             scales = {name: limits[name] / length for name, length in answer.lengths.items() if length > limits[name]}
+            reply = self._waiting.take(answer.site)
             if scales:
-                shortened[answer.reply.site] = min(scales.values())
-                answer = replace(answer, reply=self._shorten(answer.reply, scales))
-            self._add_up(replace(answer, weight=min(answer.weight, largest)))
+                shortened[answer.site] = min(scales.values())
+                reply = self._shorten(reply, scales)
+            self._add_up(reply, min(answer.weight, largest))
         return Verdict(left_out, shortened)
 
     def longest(self) -> str:
@@ -104,10 +110,9 @@ class BoundedRound:
         counts_examples = self.federation.weights == "examples" and self.federation.largest_share < 1
         return self.federation.clip_updates is not None or counts_examples
 
-    def _add_up(self, answer: Answer) -> None:
-        reply = answer.reply
+    def _add_up(self, reply: Reply, weight: float) -> None:
         if reply.num_steps:  # a measurement has none, and no state
-            self.aggregation.add(reply.state, answer.weight, reply.num_steps, self.momentum)
+            self.aggregation.add(reply.state, weight, reply.num_steps, self.momentum)
         self.combining.add(reply.site, reply.sent)
         self._added.add(reply.site)
 

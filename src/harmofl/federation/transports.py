@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from harmofl.errors import DiskError
 from harmofl.federation.client import Client, describe_fully
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.trained_rounds import TrainedRounds
+from harmofl.federation.waiting import Waiting
 from harmofl.files import find_disk_failure, what_failed
 from harmofl.methods.method import Method
 from harmofl.runs.finished import read_facts
@@ -49,14 +51,14 @@ def limit_replies(transport: object, largest: int) -> None:
 
 def sort_replies(replies: Iterable[Reply], sites: Sequence[str]) -> Iterator[Reply]:
     """Yield replies in the order of sites, each as soon as its turn comes: sums never depend on who was faster."""
-    waiting: dict[str, Reply] = {}
-    remaining = list(sites)
+    waiting = Waiting()
+    remaining = deque(sites)
     for reply in replies:
-        waiting[reply.site] = reply
+        waiting.put(reply)
         while remaining and remaining[0] in waiting:
-            yield waiting.pop(remaining.pop(0))
+            yield waiting.take(remaining.popleft())
     for site in remaining:
-        yield waiting.get(site, Reply(site, error="no answer"))
+        yield waiting.take(site) if site in waiting else Reply(site, error="no answer")
 
 
 @dataclass
