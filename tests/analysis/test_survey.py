@@ -150,7 +150,7 @@ def test_what_travels_is_read_back_and_nothing_else_is_taken_for_it() -> None:
     ],
 )
 def test_no_image_tells_its_own_size_or_spacing(values: list[float], level: float, told: float) -> None:
-    assert middle(torch.tensor(values)[:, None], level, fewest=3) == [pytest.approx(told, rel=1e-5)]
+    assert middle(torch.tensor(values)[:, None], level) == [pytest.approx(told, rel=1e-5)]
 
 
 def test_spacings_of_few_scans_are_not_told() -> None:

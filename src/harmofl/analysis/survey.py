@@ -29,6 +29,8 @@ MOST_NUMBERS = 128
 """In a description of one image: three channels have 48."""
 SMALLEST_HALF = 2
 """Images of half of the patients, without which nothing can be said about how they vary."""
+SHARED = 3
+"""Images that must have a number in common before it is told as it is; the same wherever a survey is made."""
 DIGITS = 6
 
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
@@ -238,9 +240,7 @@ def _truth(seen: _Seen, surveyed: Surveyed) -> dict[str, Any]:
         "balance": dict(zip(surveyed.classes[1:], shares[1:], strict=True)),
         "empty": round(1 - filled / seen.num_masks, DIGITS),
     }
-    return told | (
-        {"object_size": middle(torch.stack(seen.boxes), 0.5, surveyed.fewest)} if filled >= surveyed.fewest else {}
-    )
+    return told | ({"object_size": middle(torch.stack(seen.boxes), 0.5)} if filled >= surveyed.fewest else {})
 
 
 def _has_few(counts: Tensor, fewest: int) -> bool:
@@ -249,14 +249,14 @@ def _has_few(counts: Tensor, fewest: int) -> bool:
 
 
 def _sizes(seen: _Seen, surveyed: Surveyed) -> dict[str, Any]:
-    originals, fewest = surveyed.originals, surveyed.fewest
+    originals = surveyed.originals
     sizes = torch.cat(seen.sizes).double() if originals.sizes is None else originals.sizes
     levels = (("smallest", 0.1), ("size", 0.5), ("largest", 0.9))
-    told = {name: middle(sizes, level, fewest) for name, level in levels}
+    told = {name: middle(sizes, level) for name, level in levels}
     spacings = torch.cat(seen.spacings) if originals.spacings is None and seen.spacings else originals.spacings
-    if spacings is not None and len(spacings) >= max(SMALLEST_HALF, fewest):
-        told |= {"finest": middle(spacings, 0.1, fewest), "spacing": middle(spacings, 0.5, fewest)}
-    return told | ({} if originals.values is None else {"original": middle(originals.values, 0.5, fewest)})
+    if spacings is not None and len(spacings) >= max(1, surveyed.fewest):
+        told |= {"finest": middle(spacings, 0.1), "spacing": middle(spacings, 0.5)}
+    return told | ({} if originals.values is None else {"original": middle(originals.values, 0.5)})
 
 
 def _halves(described: Tensor, groups: Tensor, seed: int) -> list[Moments]:
@@ -276,17 +276,17 @@ def _moments(rows: Tensor) -> Moments:
     return Moments(images=len(rows), mean=rounded(mean), covariance=[rounded(row) for row in covariance])
 
 
-def middle(values: Tensor, level: float, fewest: int) -> list[float]:
+def middle(values: Tensor, level: float) -> list[float]:
     """A percentile of each column, from which no image's own number can be read.
 
-    A number that fewer than `fewest` images share gives way to the mean of as many that lie around it.
+    A number that fewer than three images share gives way to the mean of three around it.
 
     >>> scans = torch.tensor([[0.5], [0.5], [0.5], [0.6], [0.9]])
-    >>> middle(scans, 0.5, fewest=3), middle(scans, 0.9, fewest=3)
+    >>> middle(scans, 0.5), middle(scans, 0.9)
     ([0.5], [0.666667])
     """
     ordered = values.double().sort(dim=0).values
-    place, count = round(level * (len(ordered) - 1)), min(max(SMALLEST_HALF, fewest), len(ordered))
+    place, count = round(level * (len(ordered) - 1)), min(SHARED, len(ordered))
     first = min(max(0, place - count // 2), len(ordered) - count)
     shared = (ordered == ordered[place]).sum(0) >= count
     return rounded(torch.where(shared, ordered[place], ordered[first : first + count].mean(0)))
