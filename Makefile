@@ -6,7 +6,7 @@ JOBS    ?= 2
 METHODS ?= fedavg fedbn harmofl
 TASK    ?= segmentation
 
-.PHONY: help demo test test-engines lint bench results docs models release-check install clean
+.PHONY: help demo test test-engines lint bench bench-quick results docs models release-check install clean
 
 help:
 	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
@@ -14,7 +14,7 @@ help:
 	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; half an hour"
 	@echo "make lint    ruff, mypy and the layers of packages only"
 	@echo "make docs    the documentation as a site: build/site/index.html; runs the notebooks, and checks every link"
-	@echo "make bench   the cost of the training loop, against the plainest loop, and of the engines, against one process"
+	@echo "make bench   every speed that docs/performance.md promises, measured; bench-quick: the most important, two minutes"
 	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make models DATA=folder   small models of one's own or the results' images, exported with their cards: models/"
 	@echo "make release-check   wheel and sdist, built twice and compared, tried in an empty environment; a bill of materials"
@@ -39,8 +39,10 @@ docs: install
 	$(BIN)/python docs/build.py build/site
 
 bench: install
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/bench.py
+
+bench-quick: install
+	$(BIN)/python benchmarks/bench.py --quick
 
 results: install
 	$(BIN)/python benchmarks/results_page.py

@@ -25,6 +25,7 @@ from harmofl.deployment.provisioning import make_federation, make_kits
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
 from harmofl.federation.transports import Transport
+from measuring import Bound, Samples, benchmark
 
 SITES = ("hospital-0", "hospital-1")
 MODEL_BYTES = 30_000_000
@@ -56,8 +57,8 @@ def loopback_bytes() -> int:
     return int(LOOPBACK.read_text()) if LOOPBACK.exists() else 0
 
 
-def measure(name: str, ask: Ask) -> float:
-    """The median seconds of a round; the first, which opens connections, is not counted."""
+def measure(name: str, ask: Ask) -> list[float]:
+    """The seconds of every round; the first, which opens connections, is not counted."""
     message = make_request()
     seconds, sent = [], []
     for number in range(ROUNDS + 1):
@@ -75,7 +76,7 @@ def measure(name: str, ask: Ask) -> float:
         f"{name:12} {middle:6.2f} s a round ({min(seconds):.2f} to {max(seconds):.2f}); messages {payload:.0f} MB, "
         f"through the loopback interface {statistics.median(sent):.0f} MB"
     )
-    return middle
+    return seconds
 
 
 @contextmanager
@@ -101,8 +102,8 @@ def federation(engine: str, folder: Path) -> Iterator[ServerKit]:
             process.wait(60)
 
 
-def measure_engine(engine: str) -> float:
-    """The median seconds of a round over an engine."""
+def measure_engine(engine: str) -> list[float]:
+    """The seconds of rounds over an engine."""
     with (
         tempfile.TemporaryDirectory() as scratch,
         federation(engine, Path(scratch)) as kit,
@@ -128,17 +129,16 @@ def connect_when_started(kit: ServerKit) -> Iterator[Transport]:
         yield transport
 
 
-def main() -> None:
-    """Measure every engine that is installed."""
-    plain = measure("one process", in_one_process)
+@benchmark(*(Bound(f"a round of two idle sites over {engine}, 30 MB", unit="s") for engine in ("flower", "nvflare")))
+def engines(is_quick: bool) -> Samples:
+    """Every engine that is installed, after the same in one process; seconds of the clock, so there is no bound."""
+    measure("one process", in_one_process)
+    found = {}
     for engine in registry.engines.names():
         try:
             find_engine(engine)
         except UsageError as error:
             print(f"{engine:12} {error}")
             continue
-        print(f"{'':12} {measure_engine(engine) / plain:6.1f} times one process")
-
-
-if __name__ == "__main__":
-    main()
+        found[f"a round of two idle sites over {engine}, 30 MB"] = measure_engine(engine)
+    return found
