@@ -33,6 +33,7 @@ def on_network(kit: ServerKit, out: Path, method: str = "fedavg", **more: Any) -
     [
         *((method, {}) for method in ("fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "harmofl", "local")),
         ("fedavg", {"model__statistics": "site"}),
+        ("fedavg", {"federation__transport": "int8"}),
     ],
 )
 def test_the_network_changes_no_bit(tmp_path: Path, method: str, settings: dict[str, str]) -> None:
@@ -41,6 +42,20 @@ def test_the_network_changes_no_bit(tmp_path: Path, method: str, settings: dict[
     with looped(sites):
         on_network(server, tmp_path / "there", method, **settings)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
+
+
+@pytest.mark.parametrize("level", [{"privacy__site_level": "local"}, {"privacy__image_level": True}])
+def test_the_noise_of_hospitals_is_not_the_runs(tmp_path: Path, level: dict[str, Any]) -> None:
+    """A server that knows the seed could take noise off again that a simulation draws from it."""
+    settings = {"model__norm": "group", "rounds": 1} | level
+    simulated = train(tmp_path / "here", data__sites=THREE, **settings)
+    server, sites = make_kits(tmp_path, dict.fromkeys(THREE, "synthetic"), ["histology"])
+    with looped(sites):
+        summary = on_network(server, tmp_path / "there", **settings)
+    assert summary["privacy"] == simulated["privacy"]
+    assert not same_weights(tmp_path / "here", tmp_path / "there")
+    keys = [file.read_bytes() for file in sorted(tmp_path.glob("sites/**/noise.key"))]
+    assert len(set(keys)) == len(THREE)
 
 
 def test_images_of_folders_at_the_sites_give_the_same_model(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_nobody_answers_in_anothers_name() -> None:
         {"metrics": {"train": {"loss": "low"}}},
         {"metrics": {"a": {"b": {"c": {"d": 1}}}}},
         {"description": 3},
+        {"notes": ["unchanged"]},
         {"error": ["x"]},
     ],
 )
