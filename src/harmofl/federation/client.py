@@ -20,6 +20,7 @@ from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
 from harmofl.errors import RefusalError, UsageError
+from harmofl.federation.bounds import all_finite
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.messages import Reply, Request
@@ -34,7 +35,6 @@ from harmofl.methods.model import Model
 from harmofl.methods.penalties import Batch, Penalty, Term, squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
-from harmofl.models.network import Network
 from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
@@ -183,7 +183,7 @@ class Client:
             summary, num_steps = self._descend(request.round, optimizer, views, private)
         seconds = time.perf_counter() - started
 
-        if not all_finite(self.model.network, summary):
+        if not (all(map(math.isfinite, summary.values())) and all_finite(self.model.network.state_dict())):
             # Raised before anything is kept, so that the next round starts from the last good one.
             raise TrainingDivergedError("training gave NaN or infinite numbers")
         for name, piece in self.pieces.items():
@@ -346,9 +346,3 @@ def sites_differ(method: Method, model: Model) -> bool:
     """Whether every site ends with a model of its own: it keeps a part of it, or adapts it."""
     keeps_entries = len(method.shares(model.network)) < len(model.network.state_dict())
     return keeps_entries or bool(model.harmonizer.own) or method.adapt.at_every_site or method.is_personal
-
-
-def all_finite(network: Network, numbers: Scores) -> bool:
-    """Whether a round of training left nothing but finite numbers."""
-    state = network.state_dict().values()
-    return all(map(math.isfinite, numbers.values())) and all(bool(tensor.isfinite().all()) for tensor in state)
