@@ -67,5 +67,5 @@ def test_sites_work_through_the_proxy_and_nothing_else_passes(tmp_path: Path, fe
     with httpx.Client(verify=context, base_url=f"https://{kit.federation.server}") as client:
         for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task", "/docs", "/"):
             assert client.post(path).status_code == 404
-        assert client.post("/v1/fleet/pull-messages").status_code in (400, 401, 415)
-        assert client.post("/v1/fleet/push-object", content=b"x" * 17 * 2**20).status_code == 413
+        assert client.post("/v1/fleet/pull-messages").status_code == 401
+        assert client.post("/v1/fleet/push-object", content=b"x" * 17 * 2**20).status_code in (401, 413)

@@ -1,8 +1,13 @@
 """Who gets in on Flower, with real processes: a site with its own registered key over TLS, and nobody else."""
 
+import os
 import shutil
+import socket
 import ssl
+import time
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -10,6 +15,7 @@ import pytest
 from federations import THREE, Live, live, make_kits, wait_until
 
 from harmofl.deployment.engine import find_engine
+from harmofl.deployment.tls.address import Address
 from harmofl.deployment.tls.certificates import issue_server_certificate, make_authority, make_site_key
 from runs import records
 
@@ -45,9 +51,88 @@ def told(federation: Live, words: str) -> None:
 
 
 def ways(federation: Live) -> tuple[httpx.Client, str]:
-    kit = federation.kit
-    context = ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))
-    return httpx.Client(verify=context), f"https://{kit.federation.server}"
+    """A client on a connection of the first site's: who has no known key gets no answer at all."""
+    from harmofl.deployment.flower.identities import client_context, read_key
+
+    key = read_key(federation.place(FIRST) / "keys" / FIRST)
+    context = client_context(authority_of(federation), key)
+    return httpx.Client(verify=context), f"https://{federation.kit.federation.server}"
+
+
+def authority_of(federation: Live) -> bytes:
+    return (federation.kit.folder / "tls" / "ca.crt").read_bytes()
+
+
+def named(federation: Live) -> dict[str, str]:
+    """The header that names the first site's key."""
+    from harmofl.deployment.flower.server import read_site_keys
+
+    return {"flwr-public-key": b64encode(read_site_keys(federation.kit)[FIRST]).decode()}
+
+
+@pytest.mark.parametrize("has_key", [False, True], ids=["no key", "a key that nobody knows"])
+def test_a_stranger_gets_no_answer(federation: Live, has_key: bool) -> None:
+    from harmofl.deployment.flower.identities import client_context
+    from harmofl.deployment.tls.certificates import new_key
+
+    authority = authority_of(federation)
+    context = client_context(authority, new_key()) if has_key else ssl.create_default_context(cadata=authority.decode())
+    with httpx.Client(verify=context) as client, pytest.raises(httpx.TransportError):
+        client.post(f"https://{federation.kit.federation.server}/v1/fleet/pull-messages", content=b"", timeout=20)
+
+
+def test_unfinished_bodies_of_strangers_fill_no_memory(federation: Live) -> None:
+    """Sixty connections held a gigabyte once."""
+    before, calls, part = memory_of(federation), [], b"x" * 2**20
+    head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n"
+    context = ssl.create_default_context(cadata=authority_of(federation).decode())
+    address = Address.parse(federation.kit.federation.server)
+    for _ in range(60):
+        connection = socket.create_connection((address.host, address.port), 20)
+        calls.append(connection)
+        with suppress(OSError):
+            calls.append(secured := context.wrap_socket(connection, server_hostname=address.host))
+            for content in (head, *[part] * 7):
+                secured.sendall(content)
+    assert memory_of(federation) - before < 60
+    for connection in calls:
+        connection.close()
+
+
+def test_idle_connections_are_not_kept(federation: Live) -> None:
+    """Nine hundred were, once."""
+    address = Address.parse(federation.kit.federation.server)
+    idle = []
+    for _ in range(300):
+        with suppress(OSError):
+            idle.append(socket.create_connection((address.host, address.port), 20))
+    assert all(ended(connection) for connection in idle)
+    for connection in idle:
+        connection.close()
+    time.sleep(3)  # until as many new connections are allowed again
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def memory_of(federation: Live) -> float:
+    """Megabytes of the SuperLink's process."""
+    server = federation.processes["server"].pid
+    children = [int(name) for name in Path(f"/proc/{server}/task/{server}/children").read_text().split()]
+    [pages] = [int(Path(f"/proc/{child}/statm").read_text().split()[1]) for child in children]
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def test_the_port_of_a_local_server_is_for_this_machine(federation: Live) -> None:
+    port = Address.parse(federation.kit.federation.server).port
+    listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines() if line.split()[3] == "0A"]
+    assert [place for place in listening if place.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
 
 
 def test_a_site_whose_key_nobody_registered_is_refused(federation: Live, impostor: Path) -> None:
@@ -132,20 +217,21 @@ def test_a_request_without_a_signature_is_refused(federation: Live) -> None:
     with client:
         for call in ("pull-messages", "push-messages", "push-object", "pull-object", "activate-node", "get-run"):
             answer = client.post(f"{server}/v1/fleet/{call}", content=b"", headers=headers)
-            assert answer.status_code in (400, 401, 415), (call, answer.status_code)
+            assert answer.status_code == 401, call
+            answer = client.post(f"{server}/v1/fleet/{call}", content=b"", headers=headers | named(federation))
+            assert answer.status_code in (400, 401, 415), call
 
 
 def test_a_body_that_is_no_messages_is_refused_before_it_is_read(federation: Live) -> None:
     client, server = ways(federation)
     with client:
-        answer = client.post(f"{server}/v1/fleet/push-object", content=b"x" * 17 * 2**20)
+        answer = client.post(f"{server}/v1/fleet/push-object", content=b"x" * 17 * 2**20, headers=named(federation))
         assert answer.status_code == 413
-        answer = client.post(f"{server}/v1/fleet/push-object", content=iter([b"x" * 1000]))
+        answer = client.post(f"{server}/v1/fleet/push-object", content=iter([b"x" * 1000]), headers=named(federation))
         assert answer.status_code == 411
 
 
 def test_a_site_reads_and_answers_only_what_is_its_own(federation: Live) -> None:
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
     from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PullObjectRequest
     from flwr.proto.node_pb2 import Node
@@ -154,16 +240,16 @@ def test_a_site_reads_and_answers_only_what_is_its_own(federation: Live) -> None
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     from harmofl.deployment.flower.addresses import running_address
+    from harmofl.deployment.flower.identities import client_context, read_key
     from harmofl.deployment.flower.runtime.run import open_run
     from harmofl.deployment.flower.server import open_superlink, read_site_keys
 
     kit = federation.kit
-    key = load_ssh_private_key((federation.place(FIRST) / "keys" / FIRST).read_bytes(), None)
-    authority = (kit.folder / "tls" / "ca.crt").read_bytes()
-    signed = NodeAuthHttpInterceptor(key, key.public_key())  # type: ignore[arg-type]
+    key = read_key(federation.place(FIRST) / "keys" / FIRST)
+    signed, tls = NodeAuthHttpInterceptor(key, key.public_key()), client_context(authority_of(federation), key)
     with (
         open_run(open_superlink(kit, running_address(kit))) as mailbox,
-        FleetHttpClient.from_server_address(kit.federation.server, False, authority, [signed]) as client,
+        FleetHttpClient(f"https://{kit.federation.server}", interceptors=[signed], verify=tls) as client,
     ):
         nodes = {site: mailbox.connections()[key].node for site, key in read_site_keys(kit).items() if site != LAST}
         run = TaskIdentity.run_id

@@ -1,17 +1,34 @@
 """The guard before the server's port."""
 
 import asyncio
+from base64 import b64encode
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from harmofl.deployment.flower.guard import LARGEST_BODY, OPERATOR, Guard, operator_key
+from harmofl.deployment.flower.guard import LARGEST_BODY, OPERATOR, PEER, Guard, operator_key
+from harmofl.deployment.flower.identities import public_text
+from harmofl.deployment.tls.certificates import new_key
 
 SECRET = b"s" * 32
+OWN, OTHER, STRANGER = new_key(), new_key(), new_key()
+KNOWN = {public_text(key.public_key()): key.public_key() for key in (OWN, OTHER)}
 
 
-def status(path: str, kind: str = "http", **headers: str) -> int:
+def named(key: ec.EllipticCurvePrivateKey) -> str:
+    return b64encode(public_text(key.public_key())).decode()
+
+
+def signed(key: ec.EllipticCurvePrivateKey, time: str = "now") -> dict[str, str]:
+    signature = b64encode(key.sign(time.encode(), ec.ECDSA(hashes.SHA256()))).decode()
+    return {"flwr_public_key": named(key), "flwr_timestamp": time, "flwr_signature": signature}
+
+
+def status(path: str, kind: str = "http", peer: ec.EllipticCurvePrivateKey | None = OWN, **headers: str) -> int:
     """What comes back; 200 if the request reached what stands behind the guard."""
+    headers = {"flwr_public_key": named(OWN)} | headers
     sent: list[Any] = []
 
     async def behind(scope: Any, receive: Any, send: Any) -> None:
@@ -24,8 +41,9 @@ def status(path: str, kind: str = "http", **headers: str) -> int:
         raise AssertionError("a refused body is never read")
 
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    scope = {"type": kind, "path": path, "headers": given}
-    asyncio.run(Guard(behind, SECRET)(scope, receive, send))
+    state = {PEER: None if peer is None else public_text(peer.public_key())}
+    scope = {"type": kind, "path": path, "headers": given, "state": state}
+    asyncio.run(Guard(behind, SECRET, lambda: KNOWN)(scope, receive, send))
     return int(sent[0].get("status", sent[0].get("code", 0)))
 
 
@@ -64,3 +82,25 @@ def test_nothing_but_http_passes() -> None:
 
 def test_the_application_behind_is_started_and_stopped() -> None:
     assert status("", kind="lifespan") == 200
+
+
+def test_a_key_is_looked_at_before_the_body() -> None:
+    assert status("/v1/fleet/push-object", content_length="10", flwr_public_key=named(STRANGER)) == 401
+    assert status("/v1/fleet/push-object", content_length="10", flwr_public_key="") == 401
+    assert status("/v1/fleet/push-object", content_length="10", flwr_public_key="no key!") == 401
+
+
+def test_the_header_of_one_site_is_of_no_use_on_the_connection_of_another() -> None:
+    assert status("/v1/fleet/pull-messages", peer=OWN, content_length="10", **signed(OTHER)) == 401
+    assert status("/v1/fleet/pull-messages", peer=OTHER, content_length="10", **signed(OTHER)) == 200
+
+
+def test_behind_a_proxy_a_key_must_have_signed() -> None:
+    def through_proxy(**headers: str) -> int:
+        return status("/v1/fleet/push-object", peer=None, content_length="10", **headers)
+
+    assert through_proxy(**signed(OWN)) == 200
+    assert through_proxy(**signed(STRANGER)) == 401
+    assert through_proxy() == 401
+    assert through_proxy(**signed(OWN) | {"flwr_timestamp": "tomorrow"}) == 401
+    assert through_proxy(**signed(OTHER) | {"flwr_public_key": named(OWN)}) == 401

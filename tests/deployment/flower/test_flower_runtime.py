@@ -1,6 +1,8 @@
 """What harmofl uses of Flower beyond its public interface is still there, and does what it did."""
 
+import base64
 import io
+import ssl
 import threading
 import zipfile
 from importlib import import_module
@@ -20,12 +22,15 @@ from flwr.app import RecordDict
 from flwr.supercore.run import RunNotRunningException
 
 from harmofl.deployment.allowances import write_limit
+from harmofl.deployment.flower import guard
 from harmofl.deployment.flower.guard import Guard
+from harmofl.deployment.flower.identities import public_text
 from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime import programs
 from harmofl.deployment.flower.runtime.operator import node_key
 from harmofl.deployment.flower.runtime.run import application
 from harmofl.deployment.flower.runtime.tasks import heartbeat
+from harmofl.deployment.tls.certificates import make_site_key
 
 USED = {
     "supernode.start_client_internal": ["time", "_pull_and_store_message", "_push_messages"],
@@ -34,6 +39,7 @@ USED = {
     "supernode.runtime.run_clientapp": ["pull_task_input", "push_message", "push_task_output"],
     "supercore.heartbeat": ["HEARTBEAT_DEFAULT_INTERVAL"],
     "superlink.cli.flower_superlink": ["uvicorn", "flower_superlink"],
+    "supercore.protobuf.client": ["ssl", "ProtobufClient"],
     "superlink.grid.http_grid": ["pull_objects", "HttpGrid"],
     "superlink.servicer.fleet.fleet_handlers": ["push_messages", "push_object"],
     "superlink.routers.fleet.router": ["fleet_handlers"],
@@ -55,9 +61,22 @@ def superlink(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Flower's SuperLink as `run_superlink` changes it, without being started."""
     command = import_module("flwr.superlink.cli.flower_superlink")
     handlers = import_module("flwr.superlink.servicer.fleet.fleet_handlers")
-    served: list[dict[str, Any]] = []
-    monkeypatch.setattr(command, "uvicorn", SimpleNamespace(run=lambda **options: served.append(options)))
-    monkeypatch.setattr(command, "flower_superlink", lambda: command.uvicorn.run(app="Flower", port=1))
+    served: list[Any] = []
+
+    def serve(config: Any, door: Any) -> None:
+        served.append(config)
+        door.close()
+
+    options = {
+        "app": "Flower",
+        "host": "127.0.0.1",
+        "port": 0,
+        "ssl_certfile": "server.crt",
+        "ssl_keyfile": "server.key",
+    }
+    monkeypatch.setattr(programs, "serve", serve)
+    monkeypatch.setattr(command, "uvicorn", command.uvicorn)
+    monkeypatch.setattr(command, "flower_superlink", lambda: command.uvicorn.run(**options))
     monkeypatch.setattr(handlers, "push_messages", lambda request, state: "pushed")
     monkeypatch.setattr(handlers, "push_object", lambda request, state: "part pushed")
     programs.run_superlink(b"secret", tmp_path / "largest-reply")
@@ -65,10 +84,10 @@ def superlink(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def test_a_superlink_answers_behind_the_guard(superlink: Any) -> None:
-    (options,) = superlink.served
-    assert isinstance(options["app"], Guard)
-    assert options["port"] == 1
-    assert not options["access_log"]
+    (config,) = superlink.served
+    assert isinstance(config.app, Guard)
+    assert config.ssl_context_factory is not None, "it asks for keys"
+    assert not config.access_log
 
 
 def message(sender: int, reply_to: str) -> SimpleNamespace:
@@ -85,10 +104,15 @@ def test_a_site_may_only_reply_and_only_for_itself(superlink: Any, sender: int, 
         superlink.push(request(message(7, "asked"), message(sender, reply_to)), state=None)
 
 
-def test_a_supernode_looks_for_messages_often_and_is_missed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supernode_looks_for_messages_often_and_is_missed_soon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clients = import_module("flwr.supercore.protobuf.client")
+    make_site_key(tmp_path, "A")
     loop = import_module("flwr.supernode.start_client_internal")
     slept: list[float] = []
     for module, name in [
+        (clients, "ssl"),
         (loop, "time"),
         (loop, "_pull_and_store_message"),
         (import_module("flwr.supercore.heartbeat"), "HEARTBEAT_DEFAULT_INTERVAL"),
@@ -97,7 +121,8 @@ def test_a_supernode_looks_for_messages_often_and_is_missed_soon(monkeypatch: py
         monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
     monkeypatch.setattr(programs.time, "sleep", slept.append)
     monkeypatch.setattr(import_module("flwr.supernode.cli.flower_supernode"), "flower_supernode", lambda: None)
-    programs.run_supernode()
+    programs.run_supernode(tmp_path / "A")
+    assert isinstance(clients.ssl.SSLContext(clients.ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext)
     loop.time.sleep(3)  # type: ignore[attr-defined]
     assert slept == [0.5]
     assert import_module("flwr.supercore.heartbeat").HEARTBEAT_DEFAULT_INTERVAL == programs.HEARTBEAT == 10
@@ -194,3 +219,21 @@ def test_the_parts_of_a_reply_are_counted_before_they_are_kept(superlink: Any, t
     handlers.push_messages(request=message, state=None)  # the same reply again
     with pytest.raises(HTTPException, match="more than the run expects"):
         push(60)
+
+
+def test_the_guard_reads_the_headers_that_flower_writes() -> None:
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+
+    written = [FLEET_HTTP_PUBLIC_KEY_HEADER, TIMESTAMP_HEADER, FLEET_HTTP_SIGNATURE_HEADER]
+    assert [name.encode() for name in written] == [guard.PUBLIC_KEY, guard.TIMESTAMP, guard.SIGNATURE]
+
+
+def test_the_guard_takes_flowers_own_signature() -> None:
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    key = ec.generate_private_key(ec.SECP384R1())
+    headers = {guard.TIMESTAMP: b"now", guard.SIGNATURE: base64.b64encode(sign_message(key, b"now"))}
+    assert guard.has_signed(key.public_key(), headers)
+    assert not guard.has_signed(key.public_key(), headers | {guard.TIMESTAMP: b"later"})
+    assert public_key_to_bytes(key.public_key()) == public_text(key.public_key())

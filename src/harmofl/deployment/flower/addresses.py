@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import time
 
@@ -16,14 +17,30 @@ LOOPBACK = {EVERYWHERE: "127.0.0.1", "::": "::1"}
 
 
 def listening_address(federation: Federation) -> Address:
-    """Where the SuperLink is to listen."""
+    """Where the SuperLink is to listen: everywhere, unless sites reach it on its own machine only."""
     wanted = os.environ.get(LISTEN)
     if not wanted:
-        return Address(EVERYWHERE, Address.parse(federation.server).port)
+        server = Address.parse(federation.server)
+        return Address(own_machine(server.host) or EVERYWHERE, server.port)
     host, _, port = wanted.rpartition(":")
     if not (host and port.isdigit() and 0 < int(port) < 65536):
         raise UsageError(f"{LISTEN} = {wanted!r}: must be HOST:PORT")
     return Address(host.strip("[]"), int(port))
+
+
+def own_machine(host: str) -> str:
+    """The loopback address that a host means; empty if it is another one."""
+    if host.lower() == "localhost":
+        return LOOPBACK[EVERYWHERE]
+    try:
+        return host if ipaddress.ip_address(host).is_loopback else ""
+    except ValueError:
+        return ""
+
+
+def is_behind_proxy() -> bool:
+    """Whether a reverse proxy stands in front, which then checks connections."""
+    return bool(os.environ.get(LISTEN))
 
 
 def local_address(listening: Address) -> str:

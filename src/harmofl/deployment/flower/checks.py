@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -13,6 +12,7 @@ import httpx
 from harmofl.deployment.engine import Finding
 from harmofl.deployment.flower.addresses import running_address
 from harmofl.deployment.flower.children import prepare_process
+from harmofl.deployment.flower.identities import client_context, read_key
 from harmofl.deployment.flower.runtime.inbox import try_to_join
 from harmofl.deployment.flower.server import is_up, open_superlink, read_site_key
 from harmofl.deployment.kits import ServerKit, SiteKit
@@ -25,6 +25,11 @@ BEHIND, AHEAD = 300, 5
 
 
 AUTHORITY = "tls/ca.crt"
+NOT_LET_IN = Finding(
+    False,
+    "the server does not let this site in",
+    "the server must hold this site's public key in its folder keys/",
+)
 
 
 def check_server(kit: ServerKit) -> Iterator[Finding]:
@@ -45,7 +50,11 @@ def check_site(kit: SiteKit) -> Iterator[Finding]:
     if not way.ok:
         return
     prepare_process()
-    clock = check_clock(kit)
+    try:
+        clock = check_clock(kit)
+    except httpx.HTTPError:  # it does not even answer who has no key that it knows
+        yield NOT_LET_IN
+        return
     yield clock
     if clock.ok:  # otherwise the site would be refused for another reason than it seems
         yield check_welcome(kit)
@@ -76,7 +85,8 @@ def is_running(kit: ServerKit) -> bool:
 
 def check_clock(kit: SiteKit) -> Finding:
     """Whether this machine's clock agrees with the server's, as signatures carry the time."""
-    with httpx.Client(verify=ssl.create_default_context(cafile=str(kit.folder / "tls" / "ca.crt"))) as client:
+    key = read_key(kit.folder / "keys" / kit.name)
+    with httpx.Client(verify=client_context((kit.folder / AUTHORITY).read_bytes(), key)) as client:
         answer = client.get(f"https://{kit.federation.server}/", timeout=SECONDS)
     try:
         ahead = (datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"])).total_seconds()
@@ -98,6 +108,5 @@ def check_welcome(kit: SiteKit) -> Finding:
     except UsageError:
         return Finding(True, "the site is running; its log says whether it is connected")
     except httpx.HTTPError:
-        hint = "the server must hold this site's public key in its folder keys/, and be started again after"
-        return Finding(False, "the server does not let this site in", hint)
+        return NOT_LET_IN
     return Finding(True, "the server knows this site")

@@ -1,22 +1,30 @@
 """Who may use what of the server's one port: sites the fleet's paths, and only the operator all others.
 
 Flower answers sites, operators and applications on one port, and asks operators for nothing: whoever reaches the
-port could register a site, stop a run or read its log. This guard stands in front of all that; it imports no Flower.
+port could register a site, stop a run or read its log. It reads a request before it looks at its key, and a key signs
+nothing but the time. This guard stands in front of all that; it imports no Flower.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Note = Callable[[str, str], None]
+Known = Callable[[], Mapping[bytes, ec.EllipticCurvePublicKey]]
 REFUSED = (401, 403, 413)
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -28,6 +36,15 @@ OPERATOR = "x-harmofl-operator"
 
 LARGEST_BODY = 8 * 2**20
 """Of one request: messages travel in parts of 5 MiB, so a larger body is not part of one."""
+
+PEER = "harmofl-peer"
+"""Where a connection's state tells which key it has shown; None if a reverse proxy has made it."""
+
+PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
+"""Flower's headers: a site's key, the time, and the time signed with the key."""
+
+READ_WITHIN = 120.0
+"""Seconds for a whole body."""
 
 LIMIT = "largest-reply"
 """The file, beside the server's secret, in which a run says how large a reply may be."""
@@ -41,9 +58,12 @@ def operator_key(secret: bytes) -> str:
 class Guard:
     """Forwards what is allowed to an application, and answers the rest itself."""
 
-    def __init__(self, application: Application, secret: bytes, note: Note = lambda who, reason: None) -> None:
-        """`note`: writes down who was refused, and why."""
+    def __init__(
+        self, application: Application, secret: bytes, known: Known, note: Note = lambda who, reason: None
+    ) -> None:
+        """`known`: the keys of those who are let in. `note`: writes down who was refused, and why."""
         self._application = application
+        self._known = known
         self._key = operator_key(secret).encode()
         self._note = note
 
@@ -51,7 +71,7 @@ class Guard:
         """Handle one request as an ASGI application."""
         refusal = self._refusal(scope)
         if refusal is None:
-            await self._application(scope, receive, self._watch(scope, send))
+            await self._application(scope, in_time(scope, receive), self._watch(scope, send))
             return
         self._note_refusal(scope, refusal)
         if scope["type"] == "http":
@@ -84,7 +104,47 @@ class Guard:
         if not FLEET.fullmatch(scope["path"]):
             allowed = hmac.compare_digest(headers.get(OPERATOR.encode(), b""), self._key)
             return None if allowed else 404  # as if there were nothing
-        return body_refusal(headers)
+        return self._key_refusal(scope, headers) or body_refusal(headers)
+
+    def _key_refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
+        """Whose key a request names is decided before its body: it is its connection's, or else it has signed."""
+        try:
+            named = b64decode(headers.get(PUBLIC_KEY, b""), validate=True)
+        except ValueError:
+            return 401
+        key, peer = self._known().get(named), scope.get("state", {}).get(PEER)
+        if key is None or (peer is not None and peer != named):
+            return 401
+        return None if peer is not None or has_signed(key, headers) else 401
+
+
+def has_signed(key: ec.EllipticCurvePublicKey, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a key has signed the time of a request; whether this time is now, Flower asks."""
+    try:
+        signature = b64decode(headers.get(SIGNATURE, b""), validate=True)
+        key.verify(signature, headers.get(TIMESTAMP, b""), ec.ECDSA(hashes.SHA256()))
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def in_time(scope: Scope, receive: Receive) -> Receive:
+    """The same `receive`, for which whoever does not send a body in time has gone."""
+    waiting, deadline = scope["type"] == "http", asyncio.get_running_loop().time() + READ_WITHIN
+
+    async def receive_in_time() -> MutableMapping[str, Any]:
+        nonlocal waiting
+        if not waiting:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        waiting = bool(message.get("more_body"))
+        return message
+
+    return receive_in_time
 
 
 def body_refusal(headers: MutableMapping[bytes, bytes]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from harmofl.deployment.flower.addresses import listening_address, local_address
 from harmofl.deployment.flower.children import Child, prepare_process
+from harmofl.deployment.flower.door import KEYS
 from harmofl.deployment.flower.runtime.operator import Superlink, find_online, is_answering, node_key, register
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.processes import keep_running, stoppable
@@ -45,6 +47,7 @@ def run_once(kit: ServerKit, listening: Address) -> str:
     """Start a SuperLink, let the sites in, and wait for its end; return the reason."""
     engine, keys = kit.folder / "engine", read_site_keys(kit)
     superlink = open_superlink(kit, local_address(listening))
+    write_keys(kit.folder, keys)
     child = Child("superlink", superlink_arguments(kit, listening), engine)
     try:
         wait_until_up(child, superlink)
@@ -66,6 +69,7 @@ def follow_members(superlink: Superlink, folder: Path, known: dict[str, bytes]) 
     try:
         keys = read_site_keys(ServerKit.open(folder))
         if keys != known:
+            write_keys(folder, keys)
             register(superlink, keys)
             for site in sorted(known.keys() | keys.keys()):
                 if known.get(site) != keys.get(site):
@@ -83,6 +87,11 @@ def note_connected(superlink: Superlink, folder: Path, keys: dict[str, bytes]) -
     except httpx.HTTPError:
         return
     note_status(folder, [site for site, key in keys.items() if key in online])
+
+
+def write_keys(folder: Path, keys: Mapping[str, bytes]) -> None:
+    """Tell the SuperLink's door whom it lets in."""
+    write_whole(folder / "engine" / KEYS, b"".join(keys.values()))
 
 
 def wait_until_up(child: Child, superlink: Superlink) -> None:

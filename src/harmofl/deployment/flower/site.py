@@ -113,12 +113,14 @@ class Node:
 
     def _arguments(self, port: int) -> list[str]:
         kit = self._kit
+        key = str(kit.folder / "keys" / kit.name)
         return [
+            key,
             *("--isolation", "process", "--superexec-auth-secret-file", str(self._engine / "secret")),
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--superlink", kit.federation.server),
             *("--root-certificates", str(kit.folder / "tls" / "ca.crt")),
-            *("--auth-supernode-private-key", str(kit.folder / "keys" / kit.name)),
+            *("--auth-supernode-private-key", key),
         ]
 
     def _notice(self, line: str) -> None:

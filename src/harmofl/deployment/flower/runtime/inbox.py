@@ -22,6 +22,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from harmofl.deployment.flower.identities import client_context
 from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime.operator import executor_proof, retry_for
 from harmofl.deployment.flower.runtime.programs import HEARTBEAT
@@ -92,7 +93,7 @@ def try_to_join(address: str, authority: bytes, private_key: bytes) -> None:
     key = load_ssh_private_key(private_key, None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     signed = NodeAuthHttpInterceptor(key, key.public_key())
-    with FleetHttpClient.from_server_address(address, False, authority, [signed]) as client:
+    with FleetHttpClient(f"https://{address}", interceptors=[signed], verify=client_context(authority, key)) as client:
         known = public_key_to_bytes(key.public_key())
         node = client.ActivateNode(ActivateNodeRequest(public_key=known, heartbeat_interval=HEARTBEAT))
         client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, replace
 
 import httpx
@@ -17,6 +18,7 @@ from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from harmofl.deployment.flower.guard import OPERATOR, operator_key
+from harmofl.deployment.flower.identities import client_context, derive_operator
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -56,16 +58,26 @@ class Superlink:
 
     def control(self) -> ControlHttpClient:
         """A client for nodes and runs."""
-        return ControlHttpClient.from_server_address(
-            self.address, False, self.authority, [_Operator(self.secret)], retry_invoker=retry_for(self.patience)
-        )
+        means = [_Operator(self.secret)]
+        return ControlHttpClient(self._url, interceptors=means, verify=self._tls, retry_invoker=self._retry)
 
     def runtime(self, token: str = "") -> RuntimeHttpClient:
         """A client for tasks; with a token, for one task."""
         means = RuntimeTokenHttpInterceptor(token) if token else executor_proof(self.secret)
-        return RuntimeHttpClient.from_server_address(
-            self.address, False, self.authority, [_Operator(self.secret), means], retry_invoker=retry_for(self.patience)
-        )
+        both = [_Operator(self.secret), means]
+        return RuntimeHttpClient(self._url, interceptors=both, verify=self._tls, retry_invoker=self._retry)
+
+    @property
+    def _url(self) -> str:
+        return f"https://{self.address}"
+
+    @property
+    def _tls(self) -> ssl.SSLContext:
+        return client_context(self.authority, derive_operator(self.secret))
+
+    @property
+    def _retry(self) -> RetryInvoker:
+        return retry_for(self.patience)
 
 
 def executor_proof(secret: bytes) -> SuperExecAuthHttpInterceptor:

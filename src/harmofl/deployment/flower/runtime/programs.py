@@ -1,10 +1,11 @@
 """Flower's own programs, changed where they must be, as the children of `harmofl deploy start`.
 
-python -m … superlink SECRET_FILE [Flower's own options], or python -m … supernode [Flower's own options].
+python -m … superlink SECRET_FILE [Flower's own options], or python -m … supernode KEY_FILE [Flower's own options].
 """
 
 from __future__ import annotations
 
+import ssl
 import sys
 import time
 from collections import deque
@@ -16,10 +17,15 @@ from typing import Any
 
 from fastapi import HTTPException
 from flwr.supercore.run import RunNotRunningException
+from uvicorn import Config
 
 from harmofl.deployment.allowances import Allowances, read_limit
 from harmofl.deployment.audit import Refusals, audit_log
+from harmofl.deployment.flower.addresses import is_behind_proxy
+from harmofl.deployment.flower.door import KEYS, Door, Keys, server_context
 from harmofl.deployment.flower.guard import LIMIT, Guard, Note
+from harmofl.deployment.flower.identities import derive_operator, read_key, with_own_key
+from harmofl.deployment.flower.serving import protocol_of, serve
 from harmofl.deployment.processes import end_with_parent
 
 HEARTBEAT = 10
@@ -35,17 +41,21 @@ def flower_module(name: str) -> Any:
     return import_module(f"flwr.{name}")
 
 
-def run_superlink(secret: bytes, limit: Path, note: Note = lambda who, reason: None) -> None:
-    """Run a SuperLink behind our guard, where a site speaks only for itself and only to the server.
+def run_superlink(
+    secret: bytes, limit: Path, note: Note = lambda who, reason: None, behind_proxy: bool = False
+) -> None:
+    """Run a SuperLink behind our door and guard, where a site speaks only for itself and only to the server.
 
-    `limit`: the file that says how large a reply may be. `note`: writes down who was refused.
+    `limit`: the file that says how large a reply may be; beside it are the sites' keys. `note`: writes down who was
+    refused. `behind_proxy`: it is the proxy that has the connections of sites, so none of ours shows a key.
     """
     command = flower_module("superlink.cli.flower_superlink")
     fleet_handlers = flower_module("superlink.servicer.fleet.fleet_handlers")
-    serve, push, replies = command.uvicorn.run, fleet_handlers.push_messages, Replies(limit)
+    push, replies = fleet_handlers.push_messages, Replies(limit)
+    keys = Keys(limit.with_name(KEYS), derive_operator(secret).public_key())
 
     def guarded(app: Any, **options: Any) -> None:
-        serve(app=Guard(app, secret, note), **options | {"access_log": False, "timeout_graceful_shutdown": 2})
+        serve_guarded(Guard(app, secret, lambda: keys.known, note), keys, options, note, behind_proxy)
 
     def push_own(request: Any, state: Any) -> Any:
         for message in request.messages_list:
@@ -59,6 +69,22 @@ def run_superlink(secret: bytes, limit: Path, note: Note = lambda who, reason: N
     command.uvicorn = SimpleNamespace(run=guarded)
     fleet_handlers.push_messages = push_own
     command.flower_superlink()
+
+
+def serve_guarded(guard: Guard, keys: Keys, options: dict[str, Any], note: Note, behind_proxy: bool) -> None:
+    """Serve what is behind the guard as Flower would, at our door."""
+    door = Door(options["host"], options["port"], note)
+    own = {
+        "access_log": False,
+        "timeout_graceful_shutdown": 2,
+        "loop": "asyncio",
+        "http": protocol_of(door),
+        "ws": "none",
+    }
+    if not behind_proxy:
+        files = Path(options["ssl_certfile"]), Path(options["ssl_keyfile"])
+        own["ssl_context_factory"] = lambda config, default: server_context(keys, *files)
+    serve(Config(app=guard, **options | own), door)
 
 
 class Replies:
@@ -88,14 +114,26 @@ class Replies:
         return push
 
 
-def run_supernode() -> None:
-    """Run a SuperNode that looks for messages more often, and whose absence is noticed sooner, than by default."""
+def run_supernode(private_key: Path) -> None:
+    """Run a SuperNode that shows its key, looks for messages more often, and is missed sooner, than by default."""
+    show_key(private_key)
     loop = flower_module("supernode.start_client_internal")
     loop.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 6))
     loop._pull_and_store_message = clean_up_after(loop._pull_and_store_message)
     for user in ("supercore.heartbeat", "supernode.fleet_http_connection"):
         flower_module(user).HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     flower_module("supernode.cli.flower_supernode").flower_supernode()
+
+
+def show_key(private_key: Path) -> None:
+    """Let Flower's clients show the site's key to a server whose authority they know, by a certificate."""
+    key = read_key(private_key)
+    clients = flower_module("supercore.protobuf.client")
+
+    def make(protocol: int) -> ssl.SSLContext:
+        return with_own_key(ssl.SSLContext(protocol), key)
+
+    clients.ssl = SimpleNamespace(SSLContext=make, PROTOCOL_TLS_CLIENT=ssl.PROTOCOL_TLS_CLIENT)
 
 
 def clean_up_after(pull_and_store: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -130,6 +168,6 @@ if __name__ == "__main__":
     if sys.argv.pop(1) == "superlink":
         secret_file = Path(sys.argv.pop(1))
         refusals = Refusals(audit_log(secret_file.parents[1]))
-        run_superlink(secret_file.read_bytes(), secret_file.with_name(LIMIT), refusals.note)
+        run_superlink(secret_file.read_bytes(), secret_file.with_name(LIMIT), refusals.note, is_behind_proxy())
     else:
-        run_supernode()
+        run_supernode(Path(sys.argv.pop(1)))
