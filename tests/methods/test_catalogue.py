@@ -23,6 +23,10 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
     assert bool(method.paper) == (name not in ("local", "centralized"))
 
 
+EXACT = {"radius_relative": None, "reuse": 1, "ascent_fraction": 1.0}
+"""Of the perturbed step, beside its radius."""
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -40,14 +44,14 @@ def test_every_method_states_its_idea_and_its_limit_and_its_paper_unless_it_is_a
                 "decay": 0.1,
                 "schedule": "before-training",
                 "radius": 0.05,
-                "radius_relative": None,
-            },
+            }
+            | EXACT,
         ),
         ("fedavgm", {"server_momentum": 0.9}),
         ("feddyn", {"alpha": 0.01}),
         ("fedrdn", {}),
         ("fixbn", {"exploration": 0.5}),
-        ("sitealign", {"band": "full", "max_gain": 10.0, "radius": 0.0, "radius_relative": None}),
+        ("sitealign", {"band": "full", "max_gain": 10.0, "radius": 0.0} | EXACT),
         ("trimmed-mean", {"trimmed": 0.2}),
         ("krum", {"outliers": 1}),
         ("geometric-median", {"iterations": 32}),

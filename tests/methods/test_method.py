@@ -28,6 +28,8 @@ def test_settings_are_the_fields_of_all_pieces() -> None:
         "mu": 3,
         "radius": 0.5,
         "radius_relative": None,
+        "reuse": 1,
+        "ascent_fraction": 1.0,
         "beta1": 0.1,
         "beta2": 0.2,
         "tau": 0.3,
@@ -83,11 +85,12 @@ def test_what_a_method_shares_may_have_settings_too() -> None:
 
 
 def test_usual_settings_are_those_at_the_default_of_their_class() -> None:
-    assert harmofl.usual_settings == {"spacing", "band", "decay", "schedule", "radius", "radius_relative"}
+    of_harmonizer, of_step = {"spacing", "band", "decay", "schedule"}, {"reuse", "ascent_fraction"}
+    assert harmofl.usual_settings == of_harmonizer | of_step | {"radius", "radius_relative"}
     changed = replace(harmofl, harmonizer=NormalizeAmplitude(band="full"), shares=FirstEntries())
-    assert changed.usual_settings == {"spacing", "decay", "schedule", "radius", "radius_relative", "entries"}
+    assert changed.usual_settings == {"spacing", "decay", "schedule", "radius", "radius_relative", "entries"} | of_step
     absolute = replace(harmofl, step=PerturbedDescent(radius=0.1))
-    assert absolute.usual_settings == {"spacing", "band", "decay", "schedule"}  # its alternative is not at its default
+    assert absolute.usual_settings == of_harmonizer | of_step  # the radius' alternative is not at its default
 
     @dataclass(frozen=True)
     class Weighted:

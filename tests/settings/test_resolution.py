@@ -66,6 +66,8 @@ def test_the_methods_own_settings_are_layered_the_same_way() -> None:
         "schedule": "first-round",
         "radius": 0.3,
         "radius_relative": None,
+        "reuse": 1,
+        "ascent_fraction": 1.0,
     }
     assert settings.method == {"name": "harmofl"} | expected
     assert method.settings == expected
@@ -109,14 +111,14 @@ def test_a_method_of_ones_own_is_resolved_as_it_is() -> None:
 # --- presets and methods ---------------------------------------------------------------------------------------
 
 
-PAPER_RADIUS = {"radius": 0.05, "radius_relative": None}
+EXACT_STEP = {"radius": 0.05, "radius_relative": None, "reuse": 1, "ascent_fraction": 1.0}
 
 
 @pytest.mark.parametrize("task", PAPER_TASKS)
 def test_the_paper_preset_is_the_papers_text(task: str) -> None:
     settings = resolved(task, "harmofl", preset="paper")
     expected = {"name": "harmofl", "spacing": None, "band": "full", "decay": 0.1, "schedule": "first-round"}
-    assert settings.method == expected | PAPER_RADIUS
+    assert settings.method == expected | EXACT_STEP
     assert settings.model.norm == "batch"
 
 
@@ -124,7 +126,7 @@ def test_the_paper_preset_is_the_papers_text(task: str) -> None:
 def test_the_paper_code_preset_is_the_released_code(task: str) -> None:
     settings = resolved(task, "harmofl", preset="paper-code")
     expected = {"name": "harmofl", "spacing": None, "band": "dc", "decay": 0.0, "schedule": "first-round"}
-    assert settings.method == expected | PAPER_RADIUS
+    assert settings.method == expected | EXACT_STEP
     assert settings.model.norm == "batch-statistics"
     assert settings.data.split_by == "image"
     assert settings.training.score == (None if task == "histology" else "dice_with_background")
@@ -144,7 +146,7 @@ def test_other_presets_have_our_defaults(task: str, preset: str) -> None:
     settings = resolved(task, "harmofl", preset=preset)
     radius = {"radius": None, "radius_relative": 2.0e-4 if task == "histology" else 7.7e-4}
     expected = {"name": "harmofl", "spacing": None, "band": "dc", "decay": 0.1, "schedule": "before-training"}
-    assert settings.method == expected | radius
+    assert settings.method == expected | EXACT_STEP | radius
     assert settings.model.norm == "batch"
     assert settings.federation.weights == "uniform"
     assert settings.training.optimizer_state == "keep"
@@ -444,7 +446,7 @@ def test_a_list_in_a_file_is_the_same_setting_as_in_code() -> None:
 def test_a_file_brings_the_same_alternative_back(chosen: dict[str, float]) -> None:
     settings = resolved("nuclei", "harmofl", preset="smoke", overrides=chosen)
     file = tomllib.loads(settings.to_toml())
-    assert len(file["method"].keys() & PAPER_RADIUS.keys()) == 1
+    assert len(file["method"].keys() & {"radius", "radius_relative"}) == 1
     assert resolve(file=file)[0] == settings
     assert validate_settings(file, Path("config.toml")) == settings
 

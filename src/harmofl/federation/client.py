@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from torch.optim import Optimizer
 
 from harmofl.data.facts import DataFacts
@@ -23,6 +23,7 @@ from harmofl.errors import RefusalError, UsageError
 from harmofl.federation.bounds import all_finite
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.inputs import TrainingInputs
+from harmofl.federation.local_loss import LocalLoss
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.noise import open_noise
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
@@ -32,7 +33,7 @@ from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
 from harmofl.methods.model import Model
-from harmofl.methods.penalties import Batch, Penalty, Term, squared_distance
+from harmofl.methods.penalties import Penalty, Term, squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
 from harmofl.runs.live_samples import LiveSamples
@@ -217,9 +218,10 @@ class Client:
         self, round_number: int, optimizer: Optimizer, views: Mapping[str, LocalRound], private: PrivateRound | None
     ) -> tuple[Scores, int]:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
-        network, loss = self.model.network, self.task.loss(self.settings)
+        network = self.model.network
         weights, start = list(network.parameters()), views[OWN].initial_weights
         step, terms = self._start_pieces(views)
+        loss = LocalLoss(network, self.task.loss(self.settings), terms)
         generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
         if private:
             step, generator = private.step, private.generator
@@ -230,17 +232,7 @@ class Client:
         self.model.train()
         # Harmonized already: once a step, even if the step makes two passes.
         for inputs, targets in self._inputs.batches(self.model.harmonizer, generator):
-
-            def compute_loss(inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
-                if not len(inputs):  # a private batch is drawn image by image
-                    return torch.zeros((), device=self.device, requires_grad=True)
-                if not terms:
-                    return loss(network(inputs), targets)
-                logits, representation = network.represent(inputs)
-                batch = Batch(weights, inputs, representation)
-                return torch.stack([loss(logits, targets), *(term(batch) for term in terms)]).sum()
-
-            total_loss += step(network, optimizer, compute_loss) * len(inputs)
+            total_loss += step(network, optimizer, loss.of(inputs, targets)) * len(inputs)
             with torch.no_grad():
                 total_drift += squared_distance(weights, start)
             num_steps += 1

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from harmofl.errors import STRICT
-from harmofl.methods.perturbation import move_along, weights_of
+from harmofl.methods.perturbation import weights_of
 from harmofl.methods.pieces import LocalRound
 from harmofl.methods.radius import Radius
-from harmofl.methods.steps import ComputeLoss, RoundStep, Step, take_gradient
-from harmofl.states import plain_copy, restoring
+from harmofl.methods.steps import ComputeLoss, RoundStep, Step, descend_aside
+from harmofl.states import plain_copy
 
 MOMENTA = ("momentum_buffer", "exp_avg")
 """Where torch's optimizers keep their moving average of gradients: SGD, RMSprop; Adam and its relatives."""
@@ -82,29 +82,6 @@ class GlobalPerturbedDescent(Radius, RoundStep):
         """Keep the global model of this round."""
         names = (name for name, _ in local.model.network.named_parameters())
         local.memory.kept = {name: plain_copy(start) for name, start in zip(names, local.initial_weights, strict=True)}
-
-
-def descend_aside(
-    optimizer: Optimizer, compute_loss: ComputeLoss, directions: Mapping[Tensor, Tensor], radius: Radius
-) -> Tensor:
-    """Make a step with the gradient found where the weights lie after a move along a direction; one pass.
-
-    Args:
-        optimizer: Makes the step.
-        compute_loss: As every step gets it.
-        directions: For the weights that move; of any length.
-        radius: How far they move.
-
-    Returns:
-        The loss there, detached.
-    """
-    moved = [] if radius.is_zero else list(directions)
-    with restoring(moved):
-        if moved:
-            move_along(moved, [directions[weight] for weight in moved], radius.length(moved))
-        loss = take_gradient(optimizer, compute_loss)
-    optimizer.step()
-    return loss
 
 
 def _momentum(state: Mapping[str, object]) -> Tensor | None:

@@ -47,6 +47,18 @@ def take_perturbed_gradient(
     return result
 
 
+@contextmanager
+def without_trace(model: nn.Module) -> Iterator[None]:
+    """Run a pass of which nothing remains but gradients: buffers and random state are put back at the end."""
+    device = next(model.parameters()).device
+    random_state, buffers = _random_state(device), Buffers(model.modules())
+    try:
+        yield
+    finally:
+        buffers.put_back()
+        _set_random_state(device, random_state)
+
+
 class Buffers:
     """Modules' buffers at one moment: which tensors they were, as modules may assign others, and their values."""
 
@@ -86,14 +98,15 @@ class Buffers:
     def as_they_were(self) -> Iterator[None]:
         """Go back to this moment for a block."""
         now = Buffers(self._modules)
-        self._put_back()
+        self.put_back()
         try:
             yield
         finally:
-            now._put_back()
+            now.put_back()
 
     @torch.no_grad()
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
+        """Go back to this moment for good."""
         for buffers, name, tensor in self._places:
             buffers[name] = tensor
         tensors = [tensor for _, _, tensor in self._places if tensor is not None]

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from harmofl.errors import STRICT
-from harmofl.methods.perturbation import Buffers, climb, take_perturbed_gradient, weights_of
+from harmofl.methods.perturbation import (
+    Buffers,
+    climb,
+    move_along,
+    take_perturbed_gradient,
+    weights_of,
+    without_trace,
+)
 from harmofl.methods.pieces import LocalRound, Piece
 from harmofl.methods.radius import Radius
+from harmofl.states import restoring
 
 ComputeLoss = Callable[[], Tensor]
+Directions = Mapping[Tensor, Tensor]
+"""For each weight that moves, where to; of any length."""
+
+
+@runtime_checkable
+class DivisibleLoss(Protocol):
+    """A loss that can also be computed on a part of the batch only."""
+
+    def __call__(self) -> Tensor:
+        """The loss of the whole batch."""
+
+    def on_part(self, fraction: float) -> ComputeLoss:
+        """The loss of so large a part of the batch."""
 
 
 class Step(Protocol):
@@ -65,13 +87,17 @@ def descend(model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -
 
 
 @dataclass(frozen=True, config=STRICT)
-class PerturbedDescent(Radius):
+class PerturbedDescent(Radius, RoundStep):
     """Descends with the gradient found at θ + δ, δ = α·∇ℓ/‖∇ℓ‖, so that sites reach flat optima (Eq. 6-7 of HarmoFL).
 
     The norm is that of the gradient over all weights. `compute_loss` is called twice and the first pass's loss
     returned. The second pass repeats the first, from the same buffers and random state, and leaves no trace but its
     gradient: weights are put back exactly, buffers stay as the first pass left them. This reaches the buffers of
     `model` only, so a layer that learns, such as AmplitudeNormalization, belongs inside it.
+
+    Two settings make it cheaper, and inexact: the direction of δ may be reused for several steps, and found on a part
+    of the batch. Where only one pass over the whole batch is made, its loss, at θ + δ, is returned, and buffers learn
+    from it.
 
     Gradients that were there before are dropped: micro-batches belong inside `compute_loss`, which may call
     `backward()` for all but the last of them. Autocast may be on, but a loss must not be scaled (GradScaler), as the
@@ -81,6 +107,10 @@ class PerturbedDescent(Radius):
         radius: The paper's α, the length of δ; 0.05 if neither length is given. At 0 the step is plain descent.
         radius_relative: The length of δ as a part of ‖θ‖, the norm of the weights that move, at every step. It means
             the same for every network. Only one of the two may be given.
+        reuse: Steps for which a direction of δ is used; at 1 each step finds its own. In a training loop of your own,
+            call what `start()` returns: it remembers the direction.
+        ascent_fraction: The part of the batch on which a direction is found: its first images, two at least. Below 1,
+            `compute_loss` needs a method `on_part(fraction)`, which returns a function for that part.
 
     Example:
         >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -93,20 +123,97 @@ class PerturbedDescent(Radius):
         0.699999988079071
     """
 
+    reuse: Annotated[int, Field(ge=1)] = 1
+    ascent_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    def start(self, local: LocalRound | None = None) -> Step:
+        """Return the step of a round, whose first one finds a direction."""
+        return self if self.reuse == 1 or self.is_zero else _ReusedDirection(self)
+
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
         """Make one step of any torch optimizer whose `step()` needs no closure."""
-        if isinstance(optimizer, LBFGS):
-            raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
         if self.is_zero:
             return descend(model, optimizer, compute_loss)
+        if self.reuse > 1:
+            raise TypeError(f"reuse = {self.reuse}: call start() once, and then what it returns at every step")
+        return self.find_and_descend(model, optimizer, compute_loss)[0]
+
+    def find_and_descend(
+        self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss
+    ) -> tuple[Tensor, Directions]:
+        """Make a step in a direction of its own; return the loss and the direction."""
+        if isinstance(optimizer, LBFGS):
+            raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
+        if self.ascent_fraction < 1:
+            with without_trace(model):
+                take_gradient(optimizer, on_part(compute_loss, self.ascent_fraction))
+            found = _gradients(weights_of(optimizer))
+            return descend_aside(optimizer, compute_loss, found, self), found
+        directions: dict[Tensor, Tensor] = {}
+
+        def ascend(weights: list[Tensor]) -> None:
+            directions.update(_gradients(weights))
+            climb(weights, self.length(weights))
+
         loss = take_perturbed_gradient(
             weights_of(optimizer),
-            lambda weights: climb(weights, self.length(weights)),
+            ascend,
             lambda: take_gradient(optimizer, compute_loss),
             Buffers(model.modules()),
         )
         optimizer.step()
+        return loss, directions
+
+
+class _ReusedDirection:
+    """The perturbed steps of one round, of which only every k-th finds a direction."""
+
+    def __init__(self, settings: PerturbedDescent) -> None:
+        self._settings = settings
+        self._directions: Directions = {}
+        self._num_steps = 0
+
+    def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
+        """Make one step."""
+        is_due = self._num_steps % self._settings.reuse == 0
+        self._num_steps += 1
+        if not is_due:
+            return descend_aside(optimizer, compute_loss, self._directions, self._settings)
+        loss, self._directions = self._settings.find_and_descend(model, optimizer, compute_loss)
         return loss
+
+
+def descend_aside(optimizer: Optimizer, compute_loss: ComputeLoss, directions: Directions, radius: Radius) -> Tensor:
+    """Make a step with the gradient found where the weights lie after a move along a direction; one pass.
+
+    Args:
+        optimizer: Makes the step.
+        compute_loss: As every step gets it.
+        directions: For the weights that move; of any length.
+        radius: How far they move.
+
+    Returns:
+        The loss there, detached.
+    """
+    moved = [] if radius.is_zero else list(directions)
+    with restoring(moved):
+        if moved:
+            move_along(moved, [directions[weight] for weight in moved], radius.length(moved))
+        loss = take_gradient(optimizer, compute_loss)
+    optimizer.step()
+    return loss
+
+
+def on_part(compute_loss: ComputeLoss, fraction: float) -> ComputeLoss:
+    """The loss of a part of the batch, or an error if it cannot be divided."""
+    if not isinstance(compute_loss, DivisibleLoss):
+        raise TypeError(f"ascent_fraction = {fraction}: compute_loss needs a method on_part(fraction)")
+    return compute_loss.on_part(fraction)
+
+
+def _gradients(weights: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """The gradients, which `zero_grad` lets go and does not overwrite."""
+    return {weight: weight.grad for weight in weights if weight.grad is not None}
 
 
 def take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:

@@ -1,0 +1,58 @@
+"""What a site lowers with every batch: the task's loss of the network's output, and the terms of the method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from harmofl.methods.penalties import Batch, Term
+from harmofl.models.network import Network
+
+FEWEST = 2
+"""Images of a part of a batch: batch norm needs two."""
+
+
+@dataclass(frozen=True)
+class LocalLoss:
+    """The loss of one round at a site."""
+
+    network: Network
+    task_loss: Callable[[Tensor, Tensor], Tensor]
+    """From logits and targets."""
+    terms: Sequence[Term] = ()
+
+    def of(self, inputs: Tensor, targets: Tensor) -> BatchLoss:
+        """The loss of a batch."""
+        return BatchLoss(self, inputs, targets)
+
+    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Run the network on a batch; return a scalar with a gradient."""
+        if not len(inputs):  # a private batch is drawn image by image
+            return torch.zeros((), device=inputs.device, requires_grad=True)
+        if not self.terms:
+            return self.task_loss(self.network(inputs), targets)
+        logits, representation = self.network.represent(inputs)
+        batch = Batch(list(self.network.parameters()), inputs, representation)
+        return torch.stack([self.task_loss(logits, targets), *(term(batch) for term in self.terms)]).sum()
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """The loss of one batch, which a step may compute several times, also on a part of the batch."""
+
+    local: LocalLoss
+    inputs: Tensor
+    targets: Tensor
+
+    def __call__(self) -> Tensor:
+        """The loss of the whole batch."""
+        return self.local.compute(self.inputs, self.targets)
+
+    def on_part(self, fraction: float) -> BatchLoss:
+        """The loss of the first images of the batch, which are in random order."""
+        count = max(FEWEST, math.ceil(fraction * len(self.inputs)))
+        return replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
