@@ -26,6 +26,7 @@ from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.local_loss import LocalLoss
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.noise import open_noise
+from harmofl.federation.numerics import Numerics
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from harmofl.federation.private_steps import PrivateRound, private_epsilon, private_round
 from harmofl.federation.sampling import take_sample
@@ -33,7 +34,7 @@ from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
 from harmofl.methods.model import Model
-from harmofl.methods.penalties import Penalty, Term, squared_distance
+from harmofl.methods.penalties import Penalty, squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
 from harmofl.runs.live_samples import LiveSamples
@@ -111,6 +112,7 @@ class Client:
         joined = len(site.train_of) if settings.training.pooled_batch == "all-sites" else 1
         private = settings.privacy.image_level
         self._inputs = TrainingInputs(site.train, settings.training, self.device, joined, independent=private)
+        self._numerics = Numerics(model.network, settings.training, self.device)
         self._blank_harmonizer = snapshot(method.harmonizer(task.image_shape(settings.data)))
 
     def answer(self, request: Request) -> Reply:
@@ -220,8 +222,7 @@ class Client:
         """Train on every batch; return the mean loss, the drift Γ = (1/K) Σ ‖θ_k − θ‖², and the number of steps K."""
         network = self.model.network
         weights, start = list(network.parameters()), views[OWN].initial_weights
-        step, terms = self._start_pieces(views)
-        loss = LocalLoss(network, self.task.loss(self.settings), terms)
+        step, loss = self._start_pieces(views)
         generator = Generator().manual_seed(seed_of(self.settings.seed, round_number, self.site.name, "order"))
         if private:
             step, generator = private.step, private.generator
@@ -239,11 +240,19 @@ class Client:
             num_images += len(inputs)
         return {"loss": float(total_loss) / max(1, num_images), "drift": float(total_drift) / num_steps}, num_steps
 
-    def _start_pieces(self, views: Mapping[str, LocalRound]) -> tuple[Step, list[Term]]:
-        """Start every piece; return what is called with every batch: the step, and the terms of the loss."""
+    def _start_pieces(self, views: Mapping[str, LocalRound]) -> tuple[Step, LocalLoss]:
+        """Start every piece; return the step of this round and the loss that it lowers."""
         started = {name: piece.start(views[name]) for name, piece in self.pieces.items()}
-        terms = [started[name] for name, piece in self.pieces.items() if isinstance(piece, Penalty)]
-        return started.get(STEP, self.method.step), [term for term in terms if term is not None]
+        penalties = [(piece, started[name]) for name, piece in self.pieces.items() if isinstance(piece, Penalty)]
+        terms = [(piece, term) for piece, term in penalties if term is not None]
+        loss = LocalLoss(
+            self.model.network,
+            self._numerics,
+            self.task.loss(self.settings),
+            terms=[term for _, term in terms],
+            represents=any(piece.uses_representation for piece, _ in terms),
+        )
+        return started.get(STEP, self.method.step), loss
 
     def _receive(self, request: Request, newest: int) -> tuple[State, dict[str, Memory]]:
         """Put the received entries and the site's own into the model; return what the site kept, for its pieces too."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from harmofl.federation.numerics import Numerics
 from harmofl.methods.penalties import Batch, Term
 from harmofl.models.network import Network
 
@@ -21,9 +22,12 @@ class LocalLoss:
     """The loss of one round at a site."""
 
     network: Network
+    numerics: Numerics
     task_loss: Callable[[Tensor, Tensor], Tensor]
     """From logits and targets."""
     terms: Sequence[Term] = ()
+    represents: bool = False
+    """Whether a term looks at the representation."""
 
     def of(self, inputs: Tensor, targets: Tensor) -> BatchLoss:
         """The loss of a batch."""
@@ -33,11 +37,18 @@ class LocalLoss:
         """Run the network on a batch; return a scalar with a gradient."""
         if not len(inputs):  # a private batch is drawn image by image
             return torch.zeros((), device=inputs.device, requires_grad=True)
-        if not self.terms:
-            return self.task_loss(self.network(inputs), targets)
-        logits, representation = self.network.represent(inputs)
-        batch = Batch(list(self.network.parameters()), inputs, representation)
-        return torch.stack([self.task_loss(logits, targets), *(term(batch) for term in self.terms)]).sum()
+        with self.numerics.autocast():
+            logits, representation = self._run(inputs)
+            batch = Batch(list(self.network.parameters()), inputs, representation)
+            terms = [term(batch) for term in self.terms]
+        loss = self.task_loss(self.numerics.widen(logits), targets)
+        return torch.stack([loss, *terms]).sum() if terms else loss
+
+    def _run(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and the representation if a term wants it; its pass is never compiled."""
+        if self.represents:
+            return self.network.represent(inputs)
+        return self.numerics.forward(inputs), inputs.new_empty(0)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from typing import Any
 
 from harmofl import registry
 from harmofl.data.facts import DataFacts
-from harmofl.devices import check_device, threads
+from harmofl.devices import check_device, choose_device, threads
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, Watchers, ignore
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.method_checks import check_participation, check_pieces, check_server_rule, check_sharing
+from harmofl.federation.numerics import check_compiler
 from harmofl.federation.privacy import check_privacy
 from harmofl.federation.server import Server
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
@@ -74,6 +75,7 @@ def train(
 def check_start(settings: Settings, out: Path, resume: bool) -> None:
     """Raise the errors that need no look at the images, which may take minutes."""
     check_device(settings.device)
+    check_compiler(settings.training, choose_device(settings.device))
     folder = RunFolder(out)
     folder.check_start(resume)
     if resume:

@@ -21,6 +21,7 @@ class DynamicRegularizer(Penalty):
     """−⟨λᵢ, θ⟩ + α/2 · ‖θ − θᵗ‖², where the site keeps λᵢ ← λᵢ − α · (θᵢ − θᵗ), from zero."""
 
     alpha: Annotated[float, Field(gt=0)] = 0.01
+    uses_representation = False
 
     def start(self, local: LocalRound) -> Term:
         """Fix λᵢ and the anchor θᵗ of this round."""

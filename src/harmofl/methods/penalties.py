@@ -9,7 +9,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,10 @@ class Batch:
     inputs: Tensor
     """Harmonized images (N, C, H, W)."""
     representation: Tensor
-    """(N, features): the network's last features before its classifier, averaged over the image."""
+    """(N, features): the network's last features before its classifier, averaged over the image.
+
+    Empty if no penalty of the method uses it.
+    """
 
 
 Term = Callable[[Batch], Tensor]
@@ -51,6 +54,9 @@ class Penalty(Piece):
         tensor(0.0005)
     """
 
+    uses_representation: ClassVar[bool] = True
+    """Whether the term looks at the batch's representation, which takes a pass that cannot be compiled."""
+
     @abstractmethod
     def start(self, local: LocalRound) -> Term | None:
         """Return this round's term, a function of every batch, or None if it is zero."""
@@ -61,6 +67,7 @@ class Proximity(Penalty):
     """μ/2 · ‖θ − θᵗ‖²: keeps the local model near the global one."""
 
     mu: Annotated[float, Field(ge=0)] = 0.01
+    uses_representation = False
 
     def start(self, local: LocalRound) -> Term | None:
         """Anchor the term at the global model's weights."""

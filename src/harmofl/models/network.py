@@ -93,7 +93,8 @@ def standardize(images: Tensor) -> Tensor:
 
 
 def averaged(features: Tensor) -> Tensor:
-    """Features (N, C, …) averaged over the image."""
+    """Features (N, C, …) averaged over the image, in single precision at least."""
+    features = features.to(torch.promote_types(features.dtype, torch.float32))
     return features.flatten(2).mean(dim=2) if features.ndim > 2 else features
 
 

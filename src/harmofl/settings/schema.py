@@ -215,6 +215,16 @@ class TrainingSettings(Section):
     loss: str = Field("cross-entropy", description="the name of what training lowers")
     score: str | None = Field(None, description="the name of what selects the best round; the task's own if unset")
     gradient_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest gradient norm")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="of the training passes; with bfloat16, convolutions and products of matrices are computed in it, "
+        "while weights, losses, the optimizer and scores stay in float32",
+    )
+    compile: bool = Field(
+        False,
+        description="whether training passes of the network are compiled (torch.compile), which takes a compiler and "
+        "a minute or more at first; scores and finished models are not",
+    )
     augmentation: Literal["none", "dihedral", "flips", "standard", "strong"] = Field(
         "none",
         description="random changes of training images: dihedral (rotations by 90°, flips), flips (along every axis), "
