@@ -37,6 +37,7 @@ def train(
     device: str | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
+    profile: bool = False,
     watch: Watch = ignore,
     progress: bool = True,
 ) -> Record:
@@ -54,6 +55,7 @@ def train(
         device: "auto", "cpu" or "cuda".
         settings: single settings as {"section.name": value}.
         resume: go on with the run in `out`, which needs nothing else.
+        profile: write where the time goes to profile.json, a trace for Chrome's and Perfetto's viewers.
         watch: a function that is called with every event (`harmofl.events`).
         progress: show bars in a terminal or notebook.
 
@@ -77,6 +79,7 @@ def train(
             device=device,
             settings=settings,
             resume=resume,
+            profile=profile,
             watch=shown,
         )
 

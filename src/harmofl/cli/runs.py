@@ -49,6 +49,10 @@ def train(
         typer.Option(help="auto (CUDA if there is one), cpu or cuda.", autocompletion=complete_device),
     ] = None,
     resume: Resume = False,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Measure where the time goes: a table, and OUT/profile.json for trace viewers."),
+    ] = False,
     log: Log = [],  # noqa: B006
     log_to: LogTo = None,
     plugins: PluginFiles = [],  # noqa: B006
@@ -64,6 +68,7 @@ def train(
     """
     from harmofl import api
     from harmofl.cli.interrupts import how_to_resume, interruptible
+    from harmofl.cli.profile_table import show_profile
     from harmofl.cli.tables import show_summary
     from harmofl.displays import open_display
     from harmofl.settings import parse_assignments
@@ -86,11 +91,14 @@ def train(
             device=device,
             settings=settings,
             resume=resume,
+            profile=profile,
             watch=loggers.beside(watch),
             progress=False,
         )
         loggers.keep_files(out)
     show_summary(summary, out)
+    if profile:
+        show_profile(out)
 
 
 def experiment(

@@ -37,6 +37,7 @@ from harmofl.methods.model import Model
 from harmofl.methods.penalties import Penalty, squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
+from harmofl.profiling import each, part
 from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
@@ -232,7 +233,7 @@ class Client:
 
         self.model.train()
         # Harmonized already: once a step, even if the step makes two passes.
-        for inputs, targets in self._inputs.batches(self.model.harmonizer, generator):
+        for inputs, targets in each("input", self._inputs.batches(self.model.harmonizer, generator)):
             total_loss += step(network, optimizer, loss.of(inputs, targets)) * len(inputs)
             with torch.no_grad():
                 total_drift += squared_distance(weights, start)
@@ -283,8 +284,9 @@ class Client:
         """Write the version of this round, and drop those that no round will start from again."""
         if request.counted is not None:
             self.store.remove_between(request.counted, request.round)
-        self.store.save(request.round, kept)
-        self.store.prune({*request.keep, request.round})
+        with part("checkpoint"):
+            self.store.save(request.round, kept)
+            self.store.prune({*request.keep, request.round})
 
     def _scores(self, round_number: int) -> dict[str, dict[str, Scores]]:
         """Validation and test scores of the model of a round, by the site that the images come from."""
@@ -312,7 +314,7 @@ class Client:
         return {"test": scores}
 
     def _score(self, images: ImageSet, thorough: bool = False) -> Scores:
-        with evaluating(self.model):
+        with evaluating(self.model), part("scoring"):
             return score(self.model, self.task, self.settings, images, thorough)
 
     def _show_sample(self, name: str, round_number: int) -> None:

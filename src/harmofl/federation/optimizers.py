@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, Optimizer
 
+from harmofl.profiling import is_recording, part
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, plain_copy
 
@@ -40,7 +42,21 @@ def build_optimizer(network: nn.Module, training: TrainingSettings, round_number
     if training.gradient_clip is not None:
         largest = training.gradient_clip
         optimizer.register_step_pre_hook(lambda *_: (clip_grad_norm_(network.parameters(), largest), None)[1])
+    if is_recording():
+        measure_steps(optimizer)
     return optimizer
+
+
+def measure_steps(optimizer: Optimizer) -> None:
+    """Let the profile know how long every step takes."""
+    open_parts: list[ExitStack] = []
+
+    def begin(*_: object) -> None:
+        open_parts.append(ExitStack())
+        open_parts[-1].enter_context(part("optimizer"))
+
+    optimizer.register_step_pre_hook(begin)
+    optimizer.register_step_post_hook(lambda *_: open_parts.pop().close())
 
 
 def optimizer_tensors(optimizer: Optimizer) -> State:

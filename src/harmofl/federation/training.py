@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from harmofl.federation.simulation import num_workers, obstacle_to_workers, simu
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
+from harmofl.profiling import recording
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.live_file import LiveFile
 from harmofl.runs.model_folder import read_description, start_from
@@ -46,12 +47,13 @@ def train(
     resume: bool = False,
     watch: Watch = ignore,
     trained: Path | None = None,
+    profile: bool = False,
 ) -> Record:
     """Train one method on one task and return the summary; everything else lies in the folder `out`.
 
     `settings` are single settings as {"section.name": value}. With no data the task's phantom is used. A run that is
     resumed needs nothing but its folder. `trained`: a folder in which sites leave and find what rounds of training
-    gave.
+    gave. `profile`: write where the time goes.
     """
     if resume and config is None:
         RunFolder(Path(out)).check_start(resume)
@@ -68,7 +70,7 @@ def train(
     check_start(resolved, Path(out), resume)
     images = open_images(resolved, watch)
     return run_federation(
-        resolved, images.facts, chosen, Path(out), resume, watch, source=images.source, trained=trained
+        resolved, images.facts, chosen, Path(out), resume, watch, source=images.source, trained=trained, profile=profile
     )
 
 
@@ -94,6 +96,7 @@ def run_federation(
     transport: AbstractContextManager[Transport] | None = None,
     source: Source | None = None,
     trained: Path | None = None,
+    profile: bool = False,
 ) -> Record:
     """Run a federation in a folder, from its start or from its last checkpoint; with no transport it is simulated.
 
@@ -120,7 +123,8 @@ def run_federation(
             return folder.read_summary()
         reached = transport or simulate(settings, method, out, source, trained)
         watch = Watchers((watch, LiveFile(folder.live)))
-        with threads(settings.federation.threads), reached as sites:
+        measuring = recording(folder.profile_parts, folder.profile) if profile else nullcontext()
+        with measuring, threads(settings.federation.threads), reached as sites:
             return Server(task, method, settings, sites, folder, identifier, watch, source).run()
     except (OSError, DiskError) as error:
         cause = (isinstance(error, OSError) and error.strerror) or error

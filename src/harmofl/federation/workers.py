@@ -27,6 +27,8 @@ from harmofl.federation.messages import Reply, Request, decode_reply, decode_req
 from harmofl.federation.transports import Clients
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins
+from harmofl.profiling import join, leave_events, part
+from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
 
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses", "monai.transforms")
@@ -78,7 +80,9 @@ class Worker:
         self.deadline = time.monotonic() + timeout
         with suppress(OSError):
             self.connection.send_bytes(site.encode())
-            self.connection.send_bytes(encode(request))
+            with part("messages"):
+                content = encode(request)
+            self.connection.send_bytes(content)
 
     def receive(self) -> Reply:
         """The answer, or what became of the worker; it is free again afterwards. DiskError if no site can go on."""
@@ -87,7 +91,8 @@ class Worker:
             kind, content = self.connection.recv_bytes(LONGEST_KIND), self.connection.recv_bytes(self.largest)
             if kind == STOP:
                 raise DiskError(content.decode())
-            return decode_reply(content)
+            with part("messages"):
+                return decode_reply(content)
         except (EOFError, OSError, ValueError) as error:
             reason = "its answer is no message, or larger than expected" if not is_end(error) else self._last_words()
             self.stop()
@@ -187,16 +192,22 @@ def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path
     for entry in entries:
         registry.register(entry)
     clients = Clients(settings, method, folder, trained=trained)
+    profile = RunFolder(folder).profile_parts
+    join(profile)
     while True:
         try:
-            site = connection.recv_bytes().decode()
-            request = decode_request(connection.recv_bytes())
+            site, received = connection.recv_bytes().decode(), connection.recv_bytes()
         except (EOFError, OSError):
             return
+        with part("messages"):
+            request = decode_request(received)
         try:
-            kind, content = REPLY, encode(clients.answer(site, request))
+            reply = clients.answer(site, request)
+            with part("messages"):
+                kind, content = REPLY, encode(reply)
         except DiskError as error:
             kind, content = STOP, str(error).encode()
+        leave_events(profile)
         connection.send_bytes(kind)
         connection.send_bytes(content)
 

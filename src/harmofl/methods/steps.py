@@ -23,6 +23,7 @@ from harmofl.methods.perturbation import (
 )
 from harmofl.methods.pieces import LocalRound, Piece
 from harmofl.methods.radius import Radius
+from harmofl.profiling import part
 from harmofl.states import restoring
 
 ComputeLoss = Callable[[], Tensor]
@@ -219,7 +220,9 @@ def _gradients(weights: Sequence[Tensor]) -> dict[Tensor, Tensor]:
 def take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
     """Compute the loss and its gradient at the present weights; earlier gradients are dropped."""
     optimizer.zero_grad()
-    loss = compute_loss()
-    loss.backward()  # type: ignore[no-untyped-call]
+    with part("forward"):
+        loss = compute_loss()
+    with part("backward"):
+        loss.backward()  # type: ignore[no-untyped-call]
     torch.clear_autocast_cache()  # its copies are of weights that change now
     return loss.detach()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harmofl.errors import RunError
+from harmofl.profiling import part
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.selection import Selection
 from harmofl.runs.store import CorruptVersionError
@@ -79,8 +80,9 @@ def write_checkpoint(folder: RunFolder, progress: Progress) -> None:
         | add_prefix("memory", progress.memory)
         | add_prefix("combined", progress.combined)
     )
-    folder.checkpoints.save(progress.round, tensors, notes)
-    folder.checkpoints.prune(progress.kept)
+    with part("checkpoint"):
+        folder.checkpoints.save(progress.round, tensors, notes)
+        folder.checkpoints.prune(progress.kept)
 
 
 def newest_checkpoint(folder: RunFolder) -> Progress | None:

@@ -20,6 +20,7 @@ from harmofl.data.facts import DataFacts
 from harmofl.documents import read_json
 from harmofl.errors import UsageError, describe
 from harmofl.files import claim, remove_parts, sync_folder, write_whole
+from harmofl.profiling import part
 from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.store import CorruptVersionError, Store
 from harmofl.settings import Settings, differences, read_toml
@@ -89,6 +90,16 @@ class RunFolder:
     def samples(self) -> LiveSamples:
         """What the newest model finds on an image of each site, while the run's process is there."""
         return LiveSamples(self.path / ".samples")
+
+    @property
+    def profile(self) -> Path:
+        """Where the time went, if that was measured."""
+        return self.path / "profile.json"
+
+    @property
+    def profile_parts(self) -> Path:
+        """What each process of the run has measured, while the run is under way."""
+        return self.path / ".profile"
 
     @property
     def lock(self) -> Path:
@@ -194,7 +205,7 @@ class RunFolder:
         """Add records and see them on disk before anything refers to them."""
         is_new = not self.records.exists()
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-        with self.records.open("ab") as file:
+        with part("checkpoint"), self.records.open("ab") as file:
             file.write(lines)
             file.flush()
             os.fsync(file.fileno())
