@@ -46,7 +46,14 @@ def check_device(device: str) -> None:
 
 def to_device(images: Tensor, device: torch.device) -> Tensor:
     """Bring images where they are computed with, in the layout in which convolutions are fastest."""
-    return images.to(device, memory_format=CHANNELS_LAST.get(images.ndim, torch.contiguous_format))
+    return send(images, device).to(memory_format=CHANNELS_LAST.get(images.ndim, torch.contiguous_format))
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Bring a tensor to a device; to a GPU from memory that it can read by itself, so that nobody waits for it."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def move_model(model: nn.Module, device: torch.device) -> None:

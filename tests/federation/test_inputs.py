@@ -1,10 +1,12 @@
+import threading
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 from torch import Generator, Tensor
 
-from harmofl.data.images import LabelledImages, split_into_batches
+from harmofl.data.images import ImageSet, LabelledImages, StoredImages, split_into_batches
 from harmofl.federation import inputs
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
@@ -146,3 +148,61 @@ def test_batches_of_several_sites_can_make_one_step() -> None:
     images = LabelledImages(torch.rand(12, *SHAPE), torch.zeros(12, dtype=torch.int64), torch.arange(12))
     joined = TrainingInputs(images, training, torch.device("cpu"), batches_at_once=3)
     assert [len(batch) for batch, _ in joined.batches(Harmonizer(), Generator().manual_seed(0))] == [6, 6]
+
+
+def stored(images: LabelledImages) -> StoredImages:
+    """The same images as they lie on disk, in 8 bits."""
+    planes = (255 * images.images).round().to(torch.uint8).numpy()
+    rows = torch.arange(len(images))[:, None]
+    return StoredImages(planes, None, rows, images.targets, images.groups)
+
+
+def prefetching_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+@pytest.mark.parametrize("augmentation", ["none", "dihedral"])
+def test_making_batches_ahead_does_not_change_a_bit(
+    images: LabelledImages, augmentation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = TrainingSettings(batch_size=4, local_epochs=3, augmentation=augmentation)
+    harmonizer = frozen(images, "full")
+    monkeypatch.setattr(inputs, "LARGEST_CACHE", 0)
+    ahead = all_batches(TrainingInputs(stored(images), training, torch.device("cpu")), harmonizer)
+    monkeypatch.setattr(inputs, "prefetch", lambda items: items)
+    in_turn = all_batches(TrainingInputs(stored(images), training, torch.device("cpu")), harmonizer)
+    assert len(ahead) == 9
+    for (first, labels), (second, other_labels) in zip(ahead, in_turn, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(labels, other_labels)
+
+
+def test_a_thread_works_ahead_only_where_there_is_work(images: LabelledImages, monkeypatch: pytest.MonkeyPatch) -> None:
+    def works_ahead(train: ImageSet, harmonizer: Harmonizer, **more: Any) -> bool:
+        batches = TrainingInputs(train, TrainingSettings(batch_size=4, **more), torch.device("cpu")).batches(
+            harmonizer, Generator().manual_seed(1)
+        )
+        next(batches)
+        found = bool(prefetching_threads())
+        batches.close()  # type: ignore[attr-defined]
+        assert not prefetching_threads()
+        return found
+
+    assert not works_ahead(images, Harmonizer())  # in memory, and nothing is to do
+    assert not works_ahead(images, frozen(images, "dc"))  # harmonized once, and kept
+    assert works_ahead(stored(images), Harmonizer())
+    assert works_ahead(images, Harmonizer(), augmentation="dihedral")
+    monkeypatch.setattr(inputs, "LARGEST_CACHE", 0)
+    assert works_ahead(images, frozen(images, "dc"))
+
+
+def test_a_layer_that_draws_is_called_in_its_turn(images: LabelledImages) -> None:
+    callers: list[str] = []
+
+    class Drawing(Harmonizer):
+        def forward(self, batch: Tensor) -> Tensor:
+            callers.append(threading.current_thread().name)
+            return batch
+
+    all_batches(TrainingInputs(stored(images), TrainingSettings(batch_size=4), torch.device("cpu")), Drawing())
+    assert callers == 3 * [threading.main_thread().name]

@@ -11,10 +11,12 @@ import torch
 from torch import Generator, Tensor
 
 from harmofl.data.augmentation import find_augmentation
-from harmofl.data.images import ImageSet, split_into_batches
+from harmofl.data.images import ImageSet, LabelledImages, split_into_batches
+from harmofl.data.prefetch import prefetch
 from harmofl.data.volumes import redraw
-from harmofl.devices import to_device
+from harmofl.devices import send, to_device
 from harmofl.methods.layers import Harmonizer
+from harmofl.profiling import each
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
 
@@ -53,23 +55,44 @@ class TrainingInputs:
         self._made_with: State = {}
 
     def batches(self, harmonizer: Harmonizer, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of all local epochs, on the device."""
+        """Yield inputs and targets of all local epochs, on the device.
+
+        Where making a batch is work, a thread makes the next one while the last is trained on: the same bits, as all
+        that is random in it follows from the generator. A layer that draws or learns is called here, in its turn.
+        """
         kept = None if self._is_drawn else self._cached_images(harmonizer)
+        if kept is not None:
+            batches = self._batches_of(kept, generator)
+            yield from prefetch(batches) if self._device.type == "cuda" else batches
+            return
+        in_its_turn = not harmonizer.repeatable or harmonizer.learns
+        prepared = self._prepared(None if in_its_turn else harmonizer, generator)
+        is_work = not isinstance(self._train, LabelledImages) or self._augment or not in_its_turn
+        for images, targets in prefetch(each("preparation", prepared)) if is_work else prepared:
+            yield (to_device(harmonizer(images), self._device) if in_its_turn else images), targets
+
+    def _batches_of(self, kept: tuple[Tensor, Tensor], generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of harmonized images that are in memory."""
+        for _ in range(self._training.local_epochs):
+            for indices in self._draw(generator):
+                harmonized, targets = kept[0][indices], kept[1][indices].long()
+                yield to_device(harmonized, self._device), send(targets, self._device)
+
+    def _prepared(self, harmonizer: Harmonizer | None, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches read and augmented, and harmonized if that may happen ahead."""
         train = self._train
         for _ in range(self._training.local_epochs):
             if self._is_drawn:  # other patches in every epoch, the same for the same seed, round and site
                 train = redraw(self._train, int(torch.randint(2**31, (), generator=generator)))
             for indices in self._draw(generator):
-                if kept is not None:
-                    harmonized, targets = kept[0][indices], kept[1][indices].long()
-                    inputs = harmonized.to(self._device)
-                else:
-                    batch = train.load(indices)
-                    images, targets = batch.images, batch.targets
-                    if self._augment:
-                        images, targets = self._augment(images, targets, generator)
-                    inputs = harmonizer(images.to(self._device))
-                yield to_device(inputs, self._device), targets.to(self._device)
+                batch = train.load(indices)
+                images, targets = batch.images, batch.targets
+                if self._augment:
+                    images, targets = self._augment(images, targets, generator)
+                images = send(images, self._device)
+                if harmonizer is not None:
+                    images = to_device(harmonizer(images), self._device)
+                yield images, send(targets, self._device)
 
     def _draw(self, generator: Generator) -> Iterator[Tensor]:
         """Yield which images make the steps of an epoch."""

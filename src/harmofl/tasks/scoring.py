@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harmofl.data.images import ImageSet, split_into_batches
+from harmofl.data.images import ImageSet, LabelledImages, split_into_batches
+from harmofl.data.prefetch import prefetch
 from harmofl.data.volumes import VolumeSet
 from harmofl.errors import UsageError
 from harmofl.methods.model import Model
@@ -23,18 +24,22 @@ class UndefinedScoreError(UsageError):
 
 
 def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
-    """Return loss, metric and other scores of a model in eval mode over all images; a batch is in memory at a time."""
+    """Return loss, metric and other scores of a model in eval mode over all images.
+
+    A batch is in memory at a time, and one more is read meanwhile if the images are not there yet.
+    """
     device = next(model.parameters()).device
     used = Mirrored(model) if settings.prediction.mirror else model
     loss, scorers, total = task.loss(settings), task.scorers(settings, thorough), 0.0
     one_by_one = isinstance(images, VolumeSet)  # they may differ in size
     together = torch.arange(len(images)).split(1) if one_by_one else scored_together(len(images), settings)  # type: ignore[no-untyped-call]
-    for places in together:
-        batch = images.load(places)
-        logits = predict_images(used, batch.images, settings, device)
-        total += float(loss(logits, batch.targets)) * len(batch)
-        for scorer in scorers:
-            scorer.add(logits, batch)
+    batches = (images.load(places) for places in together)
+    for batch in batches if isinstance(images, LabelledImages) else prefetch(batches):
+        with torch.inference_mode():
+            logits = predict_images(used, batch.images, settings, device)
+            total += float(loss(logits, batch.targets)) * len(batch)
+            for scorer in scorers:
+                scorer.add(logits, batch)
     return {"loss": total / len(images)} | collect(scorers, task.score_for(settings))
 
 
