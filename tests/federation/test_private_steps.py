@@ -102,6 +102,7 @@ def test_gradients_that_do_not_sum_to_the_batchs_are_an_error() -> None:
         ("histology", "fedprox", {}, "FedProx adds terms to the loss"),
         ("histology", "harmofl", {}, "HarmoFL also sends harmonizer.amplitude"),
         ("nuclei", "fedavg", {}, "training.loss = 'dice' looks at a batch as a whole"),
+        ("histology", "fedavg", {"training__precision": "bfloat16"}, "need training.precision = 'float32'"),
     ],
 )
 def test_what_does_not_compose_is_refused_before_training(

@@ -132,6 +132,8 @@ def check_image_privacy(settings: Settings, method: Method, model: Model) -> Non
             f"{place}: training.loss = {settings.training.loss!r} looks at a batch as a whole; choose "
             f"{' or '.join(map(repr, PER_IMAGE))}, a mean over images"
         )
+    if settings.training.precision != "float32" or settings.training.compile:
+        raise UsageError(f"{place}: gradients of single images need training.precision = 'float32', and no compilation")
     if settings.data.dimensions == 3:
         raise UsageError(f"{place}: data.dimensions = 3: patches of one volume would count as several images")
 
