@@ -11,11 +11,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -40,6 +41,7 @@ BESIDE: frozenset[Part] = frozenset({"preparation"})
 MOST_EVENTS = 100_000
 """Of a process in the trace, which a viewer must hold in memory; what comes later is still counted."""
 
+Given = ParamSpec("Given")
 Item = TypeVar("Item")
 _NOTHING = nullcontext()
 
@@ -111,6 +113,20 @@ def each(name: Part, items: Iterable[Item]) -> Iterator[Item]:
             except StopIteration:
                 return
         yield item
+
+
+def timed(name: Part) -> Callable[[Callable[Given, Item]], Callable[Given, Item]]:
+    """Let every call of a function count as a part of the run."""
+
+    def decorate(function: Callable[Given, Item]) -> Callable[Given, Item]:
+        @wraps(function)
+        def measured(*args: Given.args, **kwargs: Given.kwargs) -> Item:
+            with part(name):
+                return function(*args, **kwargs)
+
+        return measured
+
+    return decorate
 
 
 def join(folder: Path) -> None:

@@ -15,6 +15,7 @@ from harmofl.federation.messages import Reply
 from harmofl.federation.waiting import Waiting
 from harmofl.methods.aggregation import Aggregation
 from harmofl.methods.channel import Combining
+from harmofl.profiling import timed
 from harmofl.settings.schema import FederationSettings
 from harmofl.states import State, num_bytes
 
@@ -70,6 +71,7 @@ class BoundedRound:
     _lengths: dict[str, Lengths] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
 
+    @timed("aggregation")
     def add(self, reply: Reply) -> None:
         """Take one answer."""
         weight = float(reply.num_examples) if self.federation.weights == "examples" else 1.0
@@ -83,6 +85,7 @@ class BoundedRound:
             self._num_held -= first.nbytes
             self._add_up(self._waiting.take(first.site), first.weight)
 
+    @timed("aggregation")
     def finish(self) -> Verdict:
         """Add up the answers that count; say which do not, and which were shortened."""
         left_out, limits = self._outliers(), self._limits()

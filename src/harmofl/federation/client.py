@@ -34,7 +34,7 @@ from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
 from harmofl.methods.model import Model
-from harmofl.methods.penalties import Penalty, squared_distance
+from harmofl.methods.penalties import squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
 from harmofl.profiling import each, part
@@ -244,15 +244,8 @@ class Client:
     def _start_pieces(self, views: Mapping[str, LocalRound]) -> tuple[Step, LocalLoss]:
         """Start every piece; return the step of this round and the loss that it lowers."""
         started = {name: piece.start(views[name]) for name, piece in self.pieces.items()}
-        penalties = [(piece, started[name]) for name, piece in self.pieces.items() if isinstance(piece, Penalty)]
-        terms = [(piece, term) for piece, term in penalties if term is not None]
-        loss = LocalLoss(
-            self.model.network,
-            self._numerics,
-            self.task.loss(self.settings),
-            terms=[term for _, term in terms],
-            represents=any(piece.uses_representation for piece, _ in terms),
-        )
+        pieces = ((piece, started[name]) for name, piece in self.pieces.items())
+        loss = LocalLoss.started(self.model.network, self._numerics, self.task.loss(self.settings), pieces)
         return started.get(STEP, self.method.step), loss
 
     def _receive(self, request: Request, newest: int) -> tuple[State, dict[str, Memory]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from harmofl.federation.numerics import Numerics
-from harmofl.methods.penalties import Batch, Term
+from harmofl.methods.penalties import Batch, Penalty, Term
+from harmofl.methods.pieces import Piece
 from harmofl.models.network import Network
 
 FEWEST = 2
@@ -28,6 +30,19 @@ class LocalLoss:
     terms: Sequence[Term] = ()
     represents: bool = False
     """Whether a term looks at the representation."""
+
+    @classmethod
+    def started(
+        cls,
+        network: Network,
+        numerics: Numerics,
+        task_loss: Callable[[Tensor, Tensor], Tensor],
+        pieces: Iterable[tuple[Piece, Any]],
+    ) -> LocalLoss:
+        """The loss with the terms of penalties among pieces, each given with what its `start` returned."""
+        terms = [(piece, term) for piece, term in pieces if isinstance(piece, Penalty) and term is not None]
+        represents = any(piece.uses_representation for piece, _ in terms)
+        return cls(network, numerics, task_loss, [term for _, term in terms], represents)
 
     def of(self, inputs: Tensor, targets: Tensor) -> BatchLoss:
         """The loss of a batch."""

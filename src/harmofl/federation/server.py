@@ -33,7 +33,6 @@ from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.channel import Combining, announce, open_memories
 from harmofl.methods.method import Method
 from harmofl.methods.sharing import running_statistics
-from harmofl.profiling import part
 from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import describe_model, start_from, write_model
@@ -173,15 +172,13 @@ class Server:
             updates.add(reply)
             losses[reply.site] = reply.metrics["train"]["loss"]
             self._note(record_training(requests[reply.site], reply, arrival.num_bytes), records)
-        with part("aggregation"):
-            verdict = updates.finish()
+        verdict = updates.finish()
         self._leave_out(verdict, requests, losses, records)
         self._require_quorum(len(losses), asked, number, records)
 
         rate = self.settings.federation.server_learning_rate
-        with part("aggregation"):
-            state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
-            combined = updates.combining.value()
+        state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
+        combined = updates.combining.value()
         self._check_finite(number, updates, records, state, memory, combined)
         seconds = time.perf_counter() - started
         records.append(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from harmofl.methods.server_rules import ServerRule, Update
+from harmofl.profiling import timed
 from harmofl.states import State
 
 
@@ -52,6 +53,7 @@ class Aggregation(ABC):
     def targets(self) -> State:
         """Where the sites would have every floating-point entry, in double precision."""
 
+    @timed("aggregation")
     def finish(self, memory: State, learning_rate: float, answered: float = 1.0) -> tuple[State, State]:
         """Return the new global state and the server rule's new memory; `answered`: the part of all sites that did."""
         targets = self.targets()
