@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from loopback import ONE, OPEN, looped, make_kits
 from typer.testing import CliRunner
 
+from attacks import TINY, crafted, first_model, wanted, weights_in
 from folders import segmentation_folder
-from harmofl import registry
 from harmofl.cli.entry import app
 from harmofl.deployment import memory, participant
 from harmofl.deployment.approvals import Approvals
@@ -21,13 +20,14 @@ from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.memory import MEGABYTE, refuse_what_cannot_fit, step_bytes
 from harmofl.deployment.participant import Participant
-from harmofl.deployment.run_protocol import distance, rounded
+from harmofl.deployment.run_protocol import rounded
 from harmofl.deployment.run_settings import describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
 from harmofl.errors import RefusalError, RunError
 from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
+from harmofl.federation.moves import distance
 from harmofl.settings import Settings, resolve
-from harmofl.states import State, snapshot
+from harmofl.states import State
 
 RUN = "0123456789abcdef" * 2
 SITE = "site-0"
@@ -36,19 +36,6 @@ SITE = "site-0"
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return segmentation_folder(tmp_path_factory.mktemp("images") / "images", sites=1, patients=12)
-
-
-def wanted(**more: Any) -> Settings:
-    """What a server sends after it knows the images; `section__name=value` adds something."""
-    overrides = {"data.folder": "there", "training.rounds": 3}
-    overrides |= {name.replace("__", "."): value for name, value in more.items()}
-    settings, _ = resolve("segmentation", "fedavg", "smoke", overrides=overrides)
-    return settings.with_values("data", channels=3, classes=["0", "255"])
-
-
-def first_model(settings: Settings) -> State:
-    _, method = resolve(file=settings_to_send(settings))
-    return snapshot(registry.tasks.find("segmentation").build_model(settings, method).network)
 
 
 class Hospital:
@@ -65,18 +52,6 @@ class Hospital:
         return decode_reply(self.participant.answer(encode(request)))
 
 
-def crafted(state: State, number: int) -> State:
-    """Weights with which a server would read one grey value: nearly all is zero, and one weight is huge."""
-    zero = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    name = next(name for name, tensor in state.items() if tensor.is_floating_point() and tensor.ndim > 1)
-    zero[name].view(-1)[number % zero[name].numel()] = 1e4
-    return zero | {name: tensor for name, tensor in state.items() if "running" in name or tensor.ndim == 0}
-
-
-def weights_in(state: State) -> list[str]:
-    return [name for name in state if "running" not in name and "num_batches" not in name]
-
-
 OPEN_BUT_PROTECTED = {
     "nothing approved": Policy(),
     "an ordinary run approved": Policy(),
@@ -91,7 +66,7 @@ def test_no_score_of_crafted_weights_leaves_a_hospital(tmp_path: Path, images: P
     hospital = Hospital(tmp_path, images, OPEN_BUT_PROTECTED[policy])
     if policy == "an ordinary run approved":
         Approvals(hospital.kit).approve(digests(wanted())[-1], runs=1000)
-    attack = wanted(data__size=16, data__limit=4, data__split_by="image")
+    attack = wanted(**TINY)
     state = first_model(attack)
     for number in range(64 if policy == "nothing approved" else 8):
         reply = hospital.ask("evaluate", 1, attack, crafted(state, number), run=f"{number % 2:032x}")

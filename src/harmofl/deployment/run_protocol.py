@@ -17,12 +17,12 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
 
 from harmofl.deployment.site_policy import Policy
 from harmofl.documents import read_json
 from harmofl.errors import RefusalError
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.moves import distance, tensor_distance
 from harmofl.files import write_whole
 from harmofl.runs.store import checksum
 from harmofl.states import State
@@ -37,8 +37,6 @@ LISTS = ("trained", "scored", "weights")
 """What is noted of models: those trained, each with its round; those scored; and the weights of these."""
 MOST_MISSED = 4
 """Rounds without a request that count: a server could say any number."""
-SMALL_VALUE = 0.1
-"""What a value of a bias, or of a tensor that starts at zero, counts at least: such a tensor has hardly any length."""
 SAME = 1e-4
 """How far, as a part of its length, an initial model may be from the one of the seed: machines round differently."""
 
@@ -135,30 +133,6 @@ class RunProtocol:
 def short_name(state: State) -> str:
     """What tells a state from all others."""
     return checksum(state, "")[:32]
-
-
-def distance(before: State, after: State) -> float:
-    """How far weights are from others, as a part of their length; of entries that both have."""
-    names = before.keys() & after.keys()
-    length = math.sqrt(sum(float(before[name].double().square().sum()) for name in names))
-    moved = math.sqrt(sum(float((after[name].double() - before[name].double()).square().sum()) for name in names))
-    return moved / length if length else (math.inf if moved else 0.0)
-
-
-def tensor_distance(before: Tensor, after: Tensor, initial: Tensor) -> float:
-    """How far one tensor is from the one before, as a part of its length there or at the start, the longer of both.
-
-    >>> import torch
-    >>> weights = torch.tensor([[3.0, 4.0]])
-    >>> tensor_distance(weights, torch.zeros(1, 2), weights)  # a layer that is emptied
-    1.0
-    >>> tensor_distance(torch.zeros(4), torch.full((4,), 0.0625), torch.zeros(4))  # a bias
-    0.625
-    """
-    length = max(float(tensor.double().norm()) for tensor in (before, initial))
-    if initial.ndim <= 1 or length == 0:
-        length = max(length, SMALL_VALUE * math.sqrt(initial.numel()))
-    return float((after.double() - before.double()).norm()) / length if length else 0.0
 
 
 def weights_of(state: State, trainable: Collection[str]) -> State:

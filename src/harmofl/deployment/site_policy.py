@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from harmofl.errors import STRICT
+from harmofl.federation.moves import LARGEST_MOVE, LARGEST_TENSOR_MOVE
 from harmofl.settings.schema import setting_names
 
 Count = Annotated[int, Field(ge=1)]
@@ -51,12 +52,12 @@ class Policy(Rules):
         3, description="scores leave rounded to so many decimals, losses to so many digits"
     )
     largest_move: Annotated[float, Field(gt=0)] = Field(
-        0.3,
+        LARGEST_MOVE,
         description="how far the global model may have moved since the last request, as a part of its own length; one "
         "that has moved further is refused",
     )
     largest_tensor_move: Annotated[float, Field(gt=0)] = Field(
-        0.8,
+        LARGEST_TENSOR_MOVE,
         description="the same for each of its tensors alone, so that no layer can be emptied or replaced at once",
     )
     initial_model: bool = Field(
