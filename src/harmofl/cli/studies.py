@@ -9,6 +9,7 @@ import typer
 
 from harmofl.cli.completion import complete_task
 from harmofl.cli.options import Assignments, Device, PluginFiles, Preset, Quiet
+from harmofl.errors import UsageError
 
 
 def landscape(
@@ -112,6 +113,10 @@ def privacy(
     quick: Annotated[
         bool, typer.Option("--quick", help="Seconds, to see that it works; the numbers mean nothing.")
     ] = False,
+    crafted: Annotated[
+        bool,
+        typer.Option("--crafted", help="Only what a server reads that crafts weights; a minute, without training."),
+    ] = False,
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
@@ -120,8 +125,15 @@ def privacy(
     For example:  harmofl privacy --out privacy
     """
     from harmofl.displays import open_display
-    from harmofl.experiments.privacy_study import privacy_study
+    from harmofl.experiments.privacy_study import crafted_study, privacy_study
 
+    if crafted:
+        if data:
+            raise UsageError(f"--data {data}: with --crafted, give a run on these images by --run")
+        with open_display(quiet) as watch:
+            crafted_study(out, task, seed=seed, run=run, quick=quick, watch=watch)
+        print((out / "crafted.md").read_text(encoding="utf-8"))
+        return
     with open_display(quiet) as watch:
         privacy_study(
             out,
