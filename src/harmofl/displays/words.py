@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harmofl.events import (
     CellFinished,
     Event,
@@ -13,6 +15,9 @@ from harmofl.events import (
     StepDone,
 )
 
+MOST_NAMES = 10
+"""Sites that a line names."""
+
 
 def describe_step(event: Event) -> str:
     """Work outside of rounds; empty for everything else."""
@@ -20,12 +25,22 @@ def describe_step(event: Event) -> str:
         case ImagesRead():
             return f"{event.doing} the images of {event.site}"
         case SitesAwaited():
-            return f"waiting for sites: {', '.join(event.sites)}"
+            return f"waiting for sites: {name_some(event.sites)}"
         case SiteScored(part="unseen"):
             return f"{event.site}, which took no part, scored"
         case StepDone():
             return event.what
     return ""
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Names in a line; of many, the first ones.
+
+    >>> name_some(["A", "B"]), name_some([str(number) for number in range(500)])
+    ('A, B', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 490 more')
+    """
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def describe_round(event: RoundFinished, run: RunStarted | None) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from harmofl import registry
+from harmofl.data.facts import DataFacts
 from harmofl.devices import threads
 from harmofl.errors import DiskError
 from harmofl.federation.client import Client, describe_fully
@@ -23,6 +25,9 @@ from harmofl.settings import Settings
 
 if TYPE_CHECKING:
     from harmofl.tasks.task import Source
+
+
+MOST_SHOWN = 24
 
 
 class Transport(Protocol):
@@ -73,6 +78,13 @@ class Clients:
     trained: Path | None = None
     """A folder for what rounds of training gave (`trained_rounds.py`)."""
     _made: dict[str, Client] = field(default_factory=dict)
+    _facts: DataFacts | None = None
+
+    @cached_property
+    def _shown(self) -> frozenset[str]:
+        """The sites of which the live page shows an image: nobody looks at hundreds, and each takes time."""
+        task = registry.tasks.find(self.settings.task)
+        return frozenset(task.participants(self.method, self.settings.data)[:MOST_SHOWN])
 
     def answer(self, site: str, request: Request) -> Reply:
         """Let one site answer."""
@@ -94,7 +106,7 @@ class Clients:
             task, run = registry.tasks.find(self.settings.task), RunFolder(self.folder)
             self.source = self.source or task.open(self.settings.data)
             model = next((client.model for client in self._made.values()), None)
-            facts = read_facts(run.path)
+            self._facts = facts = self._facts or read_facts(run.path)
             self._made[site] = Client(
                 site=task.load_site(site, self.settings.data, self.source),
                 task=task,
@@ -106,7 +118,7 @@ class Clients:
                 store=run.site_store(site),
                 model_folder=run.model / "sites" / site,
                 tell=self._describe,
-                samples=run.samples,
+                samples=run.samples if site in self._shown else None,
                 simulated=True,
             )
         return self._made[site]

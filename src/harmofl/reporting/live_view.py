@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harmofl.displays.words import describe_early_stop, duration
 from harmofl.reporting.live_curves import Line, line_chart, site_line
 from harmofl.reporting.page_numbers import Number
+from harmofl.runs.folder import Record
 from harmofl.runs.status import RunStatus
 from harmofl.settings import flatten
 from harmofl.settings.schema import AT_THE_SITES
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 MOST_ANSWERS = 40
 """Rounds whose answers are shown in a site's row."""
 MOST_PROBLEMS = 30
+MOST_ROWS = 60
+"""Sites in the table."""
+MOST_LINES = 24
+"""Sites with a curve of their own; of more, the lowest and the highest are drawn."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ def view(status: RunStatus) -> dict[str, Any]:
         "part_done": 100 * status.done_rounds / max(1, status.planned_rounds),
         "numbers": numbers(status),
         "charts": [chart for chart in (score_chart(status), loss_chart(status)) if chart.svg],
-        "sites": site_rows(status),
+        "sites": (rows := site_rows(status))[:MOST_ROWS],
+        "more_sites": max(0, len(rows) - MOST_ROWS),
         "score_heading": status.score.words_with_unit,
         "problems": list(reversed(status.left_out))[:MOST_PROBLEMS],
         "more_problems": max(0, len(status.left_out) - MOST_PROBLEMS),
@@ -167,6 +173,12 @@ def _chart(status: RunStatus, title: str, rounds: Mapping[int, Mapping[str, floa
     ]
     means = {number: statistics.fmean(values.values()) for number, values in rounds.items()}
     lines = [line for line in lines if line.values]
+    if len(lines) > MOST_LINES:
+        ends = {"lowest site": min, "highest site": max}
+        lines = [
+            site_line(name, {number: end(values.values()) for number, values in rounds.items()}, index)
+            for index, (name, end) in enumerate(ends.items())
+        ]
     if len(lines) > 1:
         lines.append(Line("mean over sites", means, "var(--ink)", bold=True))
     last = f"; the mean of round {max(means)} is {means[max(means)]:.3g}" if means else ""
@@ -177,12 +189,16 @@ def _chart(status: RunStatus, title: str, rounds: Mapping[int, Mapping[str, floa
 
 
 def site_rows(status: RunStatus) -> list[SiteRow]:
-    """What every site has done, and does now."""
-    return [_row(status, site) for site in status.sites]
+    """What every site has done, and does now; of many, those that were left out most often come first."""
+    by_site: dict[str, list[Record]] = {site: [] for site in status.sites}
+    for record in status.records:
+        if record["site"] in by_site:
+            by_site[record["site"]].append(record)
+    rows = [_row(status, site, own) for site, own in by_site.items()]
+    return sorted(rows, key=lambda row: -row.left_out) if len(rows) > MOST_ROWS else rows
 
 
-def _row(status: RunStatus, site: str) -> SiteRow:
-    own = [record for record in status.records if record["site"] == site]
+def _row(status: RunStatus, site: str, own: Sequence[Record]) -> SiteRow:
     trained = [record for record in own if record["phase"] == "train"]
     usable = [record for record in trained if "error" not in record]
     scored = [record["metric"] for record in own if record["phase"] == "val" and "metric" in record]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,16 +13,22 @@ from typing import Any
 from harmofl.events import Event, RoundFinished, RoundsFinished, RoundStarted, RunStarted, SiteAnswered, SiteLeftOut
 from harmofl.files import write_whole
 
+MANY_SITES = 20
+"""With more, answers are so many that not each of them is written at once."""
+SECONDS_BETWEEN = 0.5
+
 
 @dataclass
 class LiveFile:
     """A watch that writes, after every answer, who has answered so far; it costs milliseconds a site and round.
 
+    With many sites it writes twice a second: the file grows with their number, and so would the cost of an answer.
     Records are written with the checkpoint of a round, so they know nothing of a round that is not finished.
     """
 
     path: Path
     _now: dict[str, Any] = field(default_factory=dict)
+    _written: float = -math.inf
 
     def __call__(self, event: Event) -> None:
         """Write what has changed."""
@@ -40,6 +47,10 @@ class LiveFile:
                 self._start(event.round, scoring=True)
             case _:
                 return
+        answers = isinstance(event, SiteAnswered | SiteLeftOut) and len(self._now.get("sites", ())) > MANY_SITES
+        if answers and time.monotonic() - self._written < SECONDS_BETWEEN:
+            return
+        self._written = time.monotonic()
         with suppress(OSError):  # a full disk ends the run elsewhere, with a message
             write_whole(self.path, json.dumps(self._now) + "\n")
 
