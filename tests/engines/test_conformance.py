@@ -33,6 +33,13 @@ def test_an_engine_changes_no_bit(tmp_path: Path, federation: Live, method: str)
 
 
 @pytest.mark.engines
+def test_an_engine_changes_no_bit_of_updates_in_eight_bits(tmp_path: Path, federation: Live) -> None:
+    train(tmp_path / "here", data__sites=THREE, federation__transport="int8")
+    federation.run(tmp_path / "there", federation__transport="int8")
+    assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
+
+
+@pytest.mark.engines
 def test_an_engine_changes_no_number_of_a_survey(federation: Live) -> None:
     options = run_options(data__images=40)
     settings, surveys = ask_for_surveys(federation.kit, options, wait=90)

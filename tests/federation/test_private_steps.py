@@ -101,6 +101,12 @@ def test_gradients_that_do_not_sum_to_the_batchs_are_an_error() -> None:
         ("histology", "momentum-sam", {}, "Momentum-SAM has steps of its own"),
         ("histology", "fedprox", {}, "FedProx adds terms to the loss"),
         ("histology", "harmofl", {}, "HarmoFL also sends harmonizer.amplitude"),
+        (
+            "histology",
+            "centralized",
+            {"training__pooled_batch": "all-sites"},
+            "pooled_batch = 'all-sites' must be 'site'",
+        ),
         ("nuclei", "fedavg", {}, "training.loss = 'dice' looks at a batch as a whole"),
         ("histology", "fedavg", {"training__precision": "bfloat16"}, "need training.precision = 'float32'"),
     ],

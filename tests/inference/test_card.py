@@ -137,6 +137,16 @@ def test_a_card_says_how_the_model_came_to_be() -> None:
     assert "| method | Own |" in card(method=Method("Own"))
 
 
+def test_a_card_says_what_privacy_was_promised() -> None:
+    assert "differential privacy" not in card()
+    site = {"level": "local", "clip": 0.5, "noise": 2.0, "rounds": 3, "epsilon": 4.031, "epsilon_of_a_round": 2.22}
+    image = {"clip": 1.0, "noise": 0.0, "epsilon": {}}
+    text = card(SUMMARY | {"privacy": {"delta": 1e-5, "accountant": "RDP", "site": site, "image": image}})
+    promised = "site level: ε = 4.03 at δ = 1e-05 (clip 0.5, noise 2, 3 rounds of ε = 2.22 each), against everybody"
+    assert f"| differential privacy | {promised}, the server too |" in text
+    assert "| differential privacy | image level: no bound, as there is no noise" in text
+
+
 def test_a_card_names_its_limits() -> None:
     assert "not a medical device" in card()
     beside = "a prediction depends on the images beside it"

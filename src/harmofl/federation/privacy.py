@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -97,8 +98,8 @@ def rounds_of_busiest(settings: Settings, method: Method, number: int) -> int:
         return number
     sites = registry.tasks.find(settings.task).participants(method, settings.data)
     drawing = Participation.of(settings)
-    asked = [site for each in range(1, number + 1) for site in drawing.asked(sites, each)]
-    return max(asked.count(site) for site in sites) if asked else 0
+    asked = Counter(site for each in range(1, number + 1) for site in drawing.asked(sites, each))
+    return max(asked.values(), default=0)
 
 
 def spent_after(settings: Settings, method: Method, number: int) -> Record:
@@ -134,6 +135,8 @@ def check_image_privacy(settings: Settings, method: Method, model: Model) -> Non
         )
     if settings.training.precision != "float32" or settings.training.compile:
         raise UsageError(f"{place}: gradients of single images need training.precision = 'float32', and no compilation")
+    if method.pooled and settings.training.pooled_batch != "site":
+        raise UsageError(f"{place}: training.pooled_batch = {settings.training.pooled_batch!r} must be 'site'")
     if settings.data.dimensions == 3:
         raise UsageError(f"{place}: data.dimensions = 3: patches of one volume would count as several images")
 
