@@ -275,7 +275,7 @@ def test_a_run_is_not_started_at_a_site(
 
 
 @pytest.mark.parametrize(
-    "command", ["init", "join", "accept", "add-site", "remove-site", "revoke", "renew", "start", "check", "run"]
+    "command", ["init", "join", "accept", "add-site", "remove-site", "revoke", "renew", "lock", "start", "check", "run"]
 )
 def test_help_teaches_with_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

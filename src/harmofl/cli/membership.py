@@ -1,4 +1,4 @@
-"""`harmofl deploy …` for those who come and go: join, accept, add-site, remove-site, revoke, renew."""
+"""`harmofl deploy …` for those who come and go: join, accept, add-site, remove-site, revoke, renew, lock."""
 
 from __future__ import annotations
 
@@ -157,6 +157,31 @@ def renew(kits: Kits) -> None:
         print(f"{certificate}: send it to its site, for `harmofl deploy join --certificate {certificate.name}`")
 
 
+def lock(
+    kits: Kits,
+    constraints: Annotated[
+        Path | None, typer.Option(help="Which versions, as for pip; without it, those that are installed here.")
+    ] = None,
+    wheel: Annotated[Path | None, typer.Option(help="harmofl's own wheel, if it is not in your registry.")] = None,
+    site: Annotated[str, typer.Option(help="Only for this hospital, whose machine may be of another kind.")] = "",
+    platform: Annotated[
+        str, typer.Option(help="For machines of another kind than this, such as manylinux_2_28_x86_64.")
+    ] = "",
+    python: Annotated[str, typer.Option(help="For another Python than this, such as 3.12.")] = "",
+    plugins: PluginFiles = [],  # noqa: B006
+) -> None:
+    """Write requirements.txt into the folders: every package that a party installs, with its version and its digest.
+
+    For example:  harmofl deploy lock --kits kits
+
+    For a hospital with another Python:  harmofl deploy lock --kits kits --site B --python 3.12
+    """
+    from harmofl.deployment.locking import Target, lock_kits
+
+    for path in lock_kits(kits, constraints, wheel, Target(platform, python), site):
+        print(f"{path}: pip install --require-hashes -r {path.name}")
+
+
 def _say_what_to_copy(changed: list[Path]) -> None:
     print(f"Copy to the server's folder, replacing what is there: {', '.join(str(path) for path in changed)}")
     print("A running server sees it within a few seconds.")
@@ -169,4 +194,5 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "remove-site": remove_site,
     "revoke": revoke,
     "renew": renew,
+    "lock": lock,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,9 +64,16 @@ def write_common_papers(folder: Path, federation: Federation, engine: Engine, ki
     write_whole(folder / "start.sh", render("templates/start.sh"), EXECUTABLE)
     write_whole(folder / "README.md", render("templates/site.md" if site else "templates/server.md", **words))
     write_whole(folder / service, render("templates/service", **words))
-    write_whole(folder / "Dockerfile", render("templates/Dockerfile", **words))
-    write_whole(folder / ".dockerignore", render("templates/dockerignore"))
+    write_image(folder, engine, versions)
     write_whole(folder / "compose.yaml", render("templates/compose.yaml", **words))
+
+
+def write_image(folder: Path, engine: Engine, versions: Versions, locked: Sequence[str] = ()) -> None:
+    """Write how a container's image is made; `locked`: the files of the folder that say exactly what is in it."""
+    requirements = engine.requirements(versions.harmofl, versions.engine)
+    text = render("templates/Dockerfile", requirements=requirements, locked=locked)
+    write_whole(folder / "Dockerfile", text)
+    write_whole(folder / ".dockerignore", render("templates/dockerignore", locked=locked))
 
 
 def write_overview(folder: Path, federation: Federation, engine: Engine, kits: Kits) -> None:
