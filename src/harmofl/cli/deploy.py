@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from harmofl.cli import membership
+from harmofl.cli import membership, reading
 from harmofl.cli.completion import complete_engine
 from harmofl.cli.existing import job
 from harmofl.cli.loggers import Log, LogTo, open_loggers
 from harmofl.cli.membership import WithKeys, describe_kit
 from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
-from harmofl.cli.overview import watch
 
 deploy_app = typer.Typer(
     help="Train over a real network: each hospital on its own machine, on Flower, NVIDIA FLARE or a plugin.",
@@ -307,7 +306,8 @@ def compare(
     show_comparison(compared.comparison, as_json, out)
 
 
-deploy_app.command("watch")(watch)
+deploy_app.command("watch")(reading.watch)
+deploy_app.command("follow")(reading.follow)
 deploy_app.command("job")(job)
 
 

@@ -24,6 +24,7 @@ class Enrollment:
         authority: the path of the authority's certificate, below each party's folder.
         invite: `(federation, folder)`: like `Engine.provision`, but makes no key for any site.
         admit: `(folder, site, request)`: lets the server know the site; returns its signed certificate as PEM.
+        common_name: `(site)`: what the site is called in its certificate.
     """
 
     algorithm: Literal["ec", "rsa"]
@@ -32,3 +33,4 @@ class Enrollment:
     authority: str
     invite: Callable[[Federation, Path], None]
     admit: Callable[[Path, str, CertificateSigningRequest], bytes]
+    common_name: Callable[[str], str] = str

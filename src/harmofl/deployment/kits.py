@@ -119,6 +119,7 @@ class SiteSettings(Part):
 class ServerSettings(Part):
     """What is decided at the server, and told nobody."""
 
+    readers: list[Name] = Field([], description="sites whose people may watch runs over the network: reading, no more")
     health_port: Port | None = Field(None, description=HEALTH_PORT)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harmofl.deployment.engine import Engine, deferred
 from harmofl.deployment.enrollment import Enrollment
-from harmofl.deployment.nvflare.names import ENGINE
+from harmofl.deployment.nvflare.names import ENGINE, client_name
 from harmofl.deployment.tls.address import Address
 from harmofl.errors import UsageError
 
@@ -41,6 +41,7 @@ engine = Engine(
         authority=f"{ENGINE}/startup/rootCA.pem",
         invite=deferred(f"{HERE}.joining:invite"),
         admit=deferred(f"{HERE}.joining:admit"),
+        common_name=client_name,
     ),
     check_guest=deferred(f"{HERE}.checks:check_guest"),
     write_app=deferred(f"{HERE}.job:write_job"),

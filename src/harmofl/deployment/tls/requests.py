@@ -38,6 +38,13 @@ def make_private_key(path: Path, algorithm: Algorithm) -> PrivateKey:
     return key
 
 
+def to_pem(key: PrivateKey) -> bytes:
+    """A key as TLS libraries read it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
 def read_private_key(path: Path) -> PrivateKey:
     """Read a key in either format."""
     try:
