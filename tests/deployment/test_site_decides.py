@@ -21,7 +21,7 @@ from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.memory import MEGABYTE, refuse_what_cannot_fit, step_bytes
 from harmofl.deployment.participant import Participant
 from harmofl.deployment.run_protocol import rounded
-from harmofl.deployment.run_settings import describe_unusual, digests
+from harmofl.deployment.run_settings import describe_run, describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
 from harmofl.errors import RefusalError, RunError
 from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
@@ -299,6 +299,11 @@ def test_what_is_unusual_is_said_in_plain_words() -> None:
     lines = describe_unusual(settings, method)
     assert any(line.startswith("data.limit = 4 (usual: ") and "at most so many images" in line for line in lines)
     assert any(line.startswith("seed = 7 (usual: 0)") for line in lines)
+    assert describe_run(settings, method)[-1] == "differential privacy: none"
+    private = settings.with_values("privacy", site_level="local", site_noise=0.5, image_level=True)
+    assert describe_run(private, method)[-1] == (
+        "differential privacy: local at site level, noise 0.5 and at image level, noise 1"
+    )
 
 
 def test_scores_leave_rounded() -> None:

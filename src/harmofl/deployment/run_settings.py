@@ -106,7 +106,17 @@ def describe_run(settings: Settings, method: Method) -> list[str]:
         f"{training.batch_size}, {training.optimizer} at {training.learning_rate:g}",
         f"network {settings.model.network} with {settings.model.features} features, images of {data.size} pixels, "
         f"seed {settings.seed}",
+        describe_privacy(settings),
     ]
+
+
+def describe_privacy(settings: Settings) -> str:
+    """Which differential privacy a run has, also where it has none: that is usual, and still worth knowing."""
+    privacy = settings.privacy
+    site, image = privacy.site_level != "none", privacy.image_level
+    levels = [f"{privacy.site_level} at site level, noise {privacy.site_noise:g}"] * site
+    levels += [f"at image level, noise {privacy.image_noise:g}"] * image
+    return f"differential privacy: {' and '.join(levels) or 'none'}"
 
 
 def describe_unusual(settings: Settings, method: Method) -> list[str]:
