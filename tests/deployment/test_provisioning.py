@@ -9,7 +9,7 @@ import pytest
 from parties import SITES, Quiet, make
 
 from harmofl.deployment.kits import ServerKit, SiteKit
-from harmofl.deployment.provisioning import add_site, choose_tasks, parse_sites, remove_site, renew
+from harmofl.deployment.provisioning import add_site, choose_tasks, make_federation, parse_sites, remove_site, renew
 from harmofl.deployment.tls.certificates import read_certificate
 from harmofl.errors import UsageError
 
@@ -91,6 +91,13 @@ def test_names_are_checked(text: str, words: str) -> None:
         return
     with pytest.raises(UsageError, match=re.escape(words)):
         parse_sites(text)
+
+
+@pytest.mark.parametrize("server", ["localhost", "localhost:9443", "LocalHost"])
+def test_no_site_is_called_like_the_servers_host(server: str) -> None:
+    with pytest.raises(UsageError, match="the server is reached under this name"):
+        make_federation("flower", server, ["A", "localhost"])
+    assert make_federation("flower", server, ["A", "localhost-2"]).sites == ["A", "localhost-2"]
 
 
 def test_synthetic_sites_have_the_names_of_the_phantoms() -> None:

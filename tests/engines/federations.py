@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harmofl import registry
-from harmofl.deployment.coordinator import RunOptions, coordinate
+from harmofl.deployment.coordinator import RunOptions, coordinate, read_options
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import FEDERATION, SITE, Federation, ServerKit, SiteKit, SiteSettings, write_part
 from runs import SITES, environment, hear_interrupts, tiny
@@ -136,6 +136,11 @@ class Live:
         """`harmofl deploy run`, in this process."""
         options = {name: more.pop(name) for name in ("resume", "watch", "wait") if name in more}
         return coordinate(self.kit, run_options(method, **more), out, **{"wait": 90, **options})
+
+    def run_planned(self, plan: Path, out: Path) -> Mapping[str, Any]:
+        """One round of what `harmofl deploy plan` planned."""
+        options = read_options(None, "fedavg", None, plan, {"training.rounds": 1})
+        return coordinate(self.kit, options, out, wait=90)
 
     def start_run(self, out: Path, method: str = "fedavg", resume: bool = False, **more: Any) -> subprocess.Popen[str]:
         """The same as a process of its own."""

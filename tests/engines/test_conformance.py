@@ -1,13 +1,17 @@
 """On every engine, with real processes, a run gives the same bits as in one process."""
 
+import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from federations import THREE, Live, live, run_options
+from typer.testing import CliRunner
 
 from harmofl import registry
 from harmofl.analysis.hospital_surveys import surveys_of
+from harmofl.cli import app
 from harmofl.deployment.surveys import ask_for_surveys
 from runs import differences, train
 
@@ -46,3 +50,27 @@ def test_an_engine_changes_no_number_of_a_survey(federation: Live) -> None:
     assert list(surveys) == THREE
     assert all(survey.is_open for survey in surveys.values())
     assert surveys == surveys_of(settings)
+
+
+@pytest.mark.engines
+def test_an_engine_changes_no_number_of_a_comparison_or_a_plan(tmp_path: Path, federation: Live) -> None:
+    chosen = ["--task", "histology", "--preset", "smoke", "--set", "data.images=40", "--quiet"]
+    here, there = ["--set", f"data.sites={json.dumps(THREE)}"], ["--kit", str(federation.kit.folder), "--wait", "90"]
+    compared = [run_command("data", "compare", *chosen, *here, "--json")]
+    compared += [run_command("deploy", "compare", *chosen, *there, "--json")]
+    assert json.loads(compared[0]) == json.loads(compared[1])
+    run_command("plan", *chosen, *here, "--out", str(tmp_path / "here"))
+    printed = run_command("deploy", "plan", *chosen, *there, "--out", str(tmp_path / "there"))
+    assert "harmofl deploy run --config plan.toml" in printed
+    own, over = (tomllib.loads((tmp_path / each / "plan.toml").read_text()) for each in ("here", "there"))
+    assert own["data"].pop("sites") == THREE  # the only thing that one process has to be told
+    assert own == over
+    planned = federation.run_planned(tmp_path / "there" / "plan.toml", tmp_path / "run")
+    assert sorted(set(planned["test"]) - {"average", "std"}) == THREE
+
+
+def run_command(*arguments: str) -> str:
+    """One of harmofl's commands; return what it prints."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout

@@ -6,6 +6,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -165,6 +166,24 @@ class Nosy(site.SiteDesk):
 site.SiteDesk = Nosy
 node.main(*sys.argv[1:])
 """
+
+
+def test_strangers_who_connect_and_say_nothing_are_dropped(federation: Live, folder: Path) -> None:
+    address = Address.parse(federation.kit.federation.server)
+    unfinished = bytes.fromhex("1603010200010001fc0303") + bytes(100)  # the beginning of a TLS greeting
+    with ExitStack() as stack:
+        strangers = [
+            stack.enter_context(socket.create_connection((address.host, address.port), timeout=60)) for _ in range(200)
+        ]
+        for stranger in strangers[::2]:
+            stranger.sendall(unfinished)
+        assert is_welcome(address, startup(folder, HONEST))  # who has a certificate gets in meanwhile
+        started = time.monotonic()
+        for stranger in strangers:
+            with suppress(ConnectionError):
+                assert stranger.recv(1) == b""
+        assert time.monotonic() - started < 45
+    assert connected(federation) == [HONEST]
 
 
 def test_a_site_can_ask_nobody_for_anything(federation: Live, folder: Path) -> None:

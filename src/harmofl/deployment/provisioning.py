@@ -51,6 +51,12 @@ def check_name(name: str) -> None:
         raise UsageError(f"site {name!r}: {reason}")
 
 
+def check_not_server(name: str, server: str) -> None:
+    """Raise an error for a site that is called like the server: its certificate could pass for the server's."""
+    if name.lower() in (server.lower(), server.rpartition(":")[0].strip("[]").lower()):
+        raise UsageError(f"site {name!r}: the server is reached under this name ({server}); choose another")
+
+
 def choose_tasks(tasks: Sequence[str], sites: Sequence[str], synthetic: bool) -> list[str]:
     """Return the tasks that the sites will accept: those asked for, or those that fit."""
     for name in tasks:
@@ -77,6 +83,8 @@ def phantom_sites(task: str) -> tuple[str, ...]:
 def make_federation(engine: str, server: str, sites: Sequence[str], name: str = "federation") -> Federation:
     """Check what all parties will know."""
     address = find_engine(engine).read_address(server)
+    for site in sites:
+        check_not_server(site, address)
     values = {"name": name, "engine": engine, "server": address, "sites": list(sites), "version": __version__}
     try:
         return Federation.model_validate(values)
@@ -162,6 +170,7 @@ def check_newcomer(folder: Path, federation: Federation, engine: Engine, name: s
     """Raise an error for a site that cannot join."""
     if name.lower() in {other.lower() for other in federation.sites}:
         raise UsageError(f"site {name!r}: the federation has one already ({', '.join(federation.sites)})")
+    check_not_server(name, federation.server)
     if engine.credentials != "certificates":
         return
     if (folder / REMOVED / name).exists():

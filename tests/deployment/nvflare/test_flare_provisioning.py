@@ -1,7 +1,9 @@
 """Each party gets its own key and nobody else's; a site can be added later."""
 
 import json
+import ssl
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,27 @@ def test_certificates_name_the_parties_and_are_signed_by_the_authority(kits: Pat
         signed = certificate(kits / path)
         root.verify(signed.signature, signed.tbs_certificate_bytes, padding.PKCS1v15(), signed.signature_hash_algorithm)
         assert common_name(kits / path) == name
+
+
+def test_nobody_can_be_a_server_with_a_sites_certificate(kits: Path) -> None:
+    startup = kits / "sites/A/engine/startup"
+    usage = certificate(startup / "client.crt").extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [x509.ExtendedKeyUsageOID.CLIENT_AUTH]
+    site = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    site.load_cert_chain(startup / "client.crt", startup / "client.key")
+    other = ssl.create_default_context(cafile=startup / "rootCA.pem")
+    other.check_hostname = False  # whatever the site calls itself
+    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
+        shake_hands(site, other)
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Exchange both sides' messages in memory, until the client is sure of the server."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    for end in ends * 3:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
 
 
 def test_a_site_is_added_without_touching_the_others(kits: Path) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 
 from harmofl.deployment.kits import Federation
 from harmofl.deployment.nvflare.names import ENGINE, client_name
-from harmofl.deployment.nvflare.provisioning import AUTHORITY_FILE, make_project, place, provision, run, site_resources
+from harmofl.deployment.nvflare.provisioning import make_project, place, provision, read_authority, run, site_resources
 from harmofl.deployment.tls.requests import issue_site_certificate
 from harmofl.errors import UsageError
 
@@ -42,9 +39,5 @@ def admit(folder: Path, site: str, request: x509.CertificateSigningRequest) -> b
     key = request.public_key()
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size < 2048:
         raise UsageError(f"the request of {site!r}: NVIDIA FLARE needs an RSA key of at least 2048 bits")
-    kept = json.loads((folder / "authority" / "nvflare" / AUTHORITY_FILE).read_text(encoding="utf-8"))
-    signer = load_pem_private_key(kept[CtxKey.ROOT_PRI_KEY].encode(), None)
-    if not isinstance(signer, rsa.RSAPrivateKey):
-        raise UsageError(f"{folder / 'authority'}: not the key of an authority")
-    issuer = x509.load_pem_x509_certificate(kept[CtxKey.ROOT_CERT].encode())
+    signer, issuer = read_authority(folder / "authority" / "nvflare")
     return issue_site_certificate(signer, issuer, client_name(site), key)

@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from nvflare.fuel.f3.drivers.net_utils import MAX_FRAME_SIZE
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Project
 from nvflare.lighter.impl.cert import CertBuilder
@@ -22,7 +26,8 @@ from harmofl.deployment.kits import Federation
 from harmofl.deployment.logs import LINE
 from harmofl.deployment.nvflare.names import ENGINE, ORGANIZATION, SERVER, client_name
 from harmofl.deployment.tls.address import Address
-from harmofl.errors import RunError
+from harmofl.deployment.tls.requests import issue_site_certificate
+from harmofl.errors import RunError, UsageError
 from harmofl.files import PRIVATE, write_whole
 
 AUTHORITY_DAYS = 3650
@@ -43,6 +48,14 @@ COMMUNICATION: Mapping[str, Any] = {
     "streaming_max_blob_size": LARGEST_MESSAGE,
     # FLARE opens a port on the loopback for job processes, of which there are none: it takes a certificate to get in.
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls", "secure": True}},
+    # Whoever connects has ten seconds to show a certificate; gRPC would wait two minutes. The others are FLARE's own.
+    "grpc": {
+        "options": [
+            ["grpc.max_send_message_length", MAX_FRAME_SIZE],
+            ["grpc.max_receive_message_length", MAX_FRAME_SIZE],
+            ["grpc.server_handshake_timeout_ms", 10_000],
+        ]
+    },
 }
 
 
@@ -58,7 +71,24 @@ def provision(federation: Federation, folder: Path) -> None:
             listen_as_reached(made / SERVER / "startup" / "fed_server.json", federation)
             place(made / SERVER, folder / "server" / ENGINE, server_resources())
         for site in new_sites:
+            limit_to_clients(made / client_name(site) / "startup" / "client.crt", client_name(site), authority)
             place(made / client_name(site), folder / "sites" / site / ENGINE, site_resources())
+
+
+def limit_to_clients(path: Path, name: str, authority: Path) -> None:
+    """Replace a site's certificate by one with which nobody can be a server; FLARE's says nothing of its use."""
+    signer, issuer = read_authority(authority)
+    made = x509.load_pem_x509_certificate(path.read_bytes())
+    path.write_bytes(issue_site_certificate(signer, issuer, name, made.public_key()))
+
+
+def read_authority(authority: Path) -> tuple[rsa.RSAPrivateKey, x509.Certificate]:
+    """The key and the certificate that sign for the federation's parties."""
+    kept = json.loads((authority / AUTHORITY_FILE).read_text(encoding="utf-8"))
+    signer = load_pem_private_key(kept[CtxKey.ROOT_PRI_KEY].encode(), None)
+    if not isinstance(signer, rsa.RSAPrivateKey):
+        raise UsageError(f"{authority}: not the key of an authority")
+    return signer, x509.load_pem_x509_certificate(kept[CtxKey.ROOT_CERT].encode())
 
 
 def run_provisioner(federation: Federation, sites: list[str], authority: Path, scratch: Path) -> Path:
