@@ -73,7 +73,8 @@ def test_a_site_refuses_in_a_job_what_its_site_toml_refuses(tmp_path: Path, proj
         assert project.end_of(job) == "FINISHED:COMPLETED", project.log(SERVER)[-3000:]
     finally:
         place.write_text(text)
-    records = (project.runs / "refused" / "records.jsonl").read_text()
-    assert '"site": "hospital-1"' in records
-    assert '"site": "hospital-0"' not in records
-    assert "task 'histology' is not accepted here" in project.log(THREE[0])
+    lines = (project.runs / "refused" / "records.jsonl").read_text().splitlines()
+    errors = {record["site"]: record.get("error") for record in map(json.loads, lines) if record["phase"] == "train"}
+    assert errors["hospital-0"] == "task 'histology' is not accepted here (nuclei would be)"
+    assert errors["hospital-1"] is None
+    assert errors["hospital-2"] is None
