@@ -16,6 +16,7 @@ from harmofl.deployment.engine import Engine, Finding, find_engine
 from harmofl.deployment.kits import ELSEWHERE, ServerKit, SiteKit, open_kit, read_part
 from harmofl.deployment.own_images import name_in_folder
 from harmofl.deployment.provisioning import phantom_sites
+from harmofl.deployment.revocations import read_revocations
 from harmofl.deployment.versions import VERSIONS, Versions
 from harmofl.errors import RunError, UsageError
 from harmofl.files import what_failed
@@ -77,6 +78,11 @@ def check_versions(kit: ServerKit | SiteKit, engine: Engine) -> Iterator[Finding
 def check_server(kit: ServerKit) -> Iterator[Finding]:
     """The engine's part, with who is connected, and the disk."""
     yield from ask_engine(kit)
+    for revoked in read_revocations(kit.folder):
+        if revoked.holds(kit.folder):
+            yield Finding(
+                True, f"{revoked.site} is shut out since {revoked.time}: {revoked.reason or 'no reason given'}"
+            )
     yield check_space(kit.folder)
     yield check_writable(kit.folder, "this folder")
     yield from check_audit(kit.folder)
