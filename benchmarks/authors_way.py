@@ -46,16 +46,16 @@ SIZES: Mapping[str, tuple[str, str, Changes]] = {
 NAMES = {size: f"a round their way / ours, {size}" for size in SIZES}
 
 
-def make_site(size: str) -> TrainingSite:
+def make_site(size: str, folder: Path) -> TrainingSite:
     """The site that both ways train; its amplitude is measured before the first round, and only the mean is moved."""
     task, preset, more = SIZES[size]
     changes = {"method.schedule": "before-training", "method.band": "dc", **more}
-    return TrainingSite(task, "harmofl", Path(tempfile.mkdtemp()), changes, preset)
+    return TrainingSite(task, "harmofl", folder, changes, preset)
 
 
-def prepare_ours(size: str) -> Work:
+def prepare_ours(size: str, folder: Path) -> Work:
     """A round as this software does it."""
-    site = make_site(size)
+    site = make_site(size, folder)
     trainable = {name for name, _ in site.model.network.named_parameters()}
 
     def work() -> None:
@@ -74,9 +74,9 @@ def prepare_ours(size: str) -> Work:
 # ---- their way ----
 
 
-def prepare_theirs(size: str) -> Work:
+def prepare_theirs(size: str, folder: Path) -> Work:
     """A round as the released code does it."""
-    site = make_site(size)
+    site = make_site(size, folder)
     network = site.task.build_model(site.settings, site.client.method).network
     start = snapshot(network)
     harmonize = NumpyAmplitude(mean_amplitude(site.train.images))
@@ -158,9 +158,11 @@ def average(states: list[State]) -> State:
 
 def compare(size: str, repeats: int) -> Samples:
     """How many times as long a round takes their way."""
-    prepares = {"theirs": partial(prepare_theirs, size), "ours": partial(prepare_ours, size)}
-    with in_processes(prepares) as contenders:
-        taken = in_turns(contenders, repeats)
+    ways = {"theirs": prepare_theirs, "ours": prepare_ours}
+    with tempfile.TemporaryDirectory() as folder:
+        prepares = {name: partial(prepare, size, Path(folder) / name) for name, prepare in ways.items()}
+        with in_processes(prepares) as contenders:
+            taken = in_turns(contenders, repeats)
     return {NAMES[size]: ratios(taken["theirs"], taken["ours"])}
 
 

@@ -113,3 +113,22 @@ def compare(task: str, folder: Path, is_quick: bool) -> dict[str, list[float]]:
         name = f"a HarmoFL step with the whole spectrum / a FedAvg step, {task}"
         found[name] = ratios(taken["full"], taken["fedavg"])
     return found
+
+
+CHEAPER: Mapping[str, Changes] = {
+    "reuse = 10": {"method.reuse": 10},
+    "reuse = 5, ascent_fraction = 0.25": {"method.reuse": 5, "method.ascent_fraction": 0.25},
+}
+CHEAPER_NAMES = {words: f"a HarmoFL step with {words} / a FedAvg step, histology" for words in CHEAPER}
+
+
+@benchmark(*(Bound(name, at_most=1.4, aim=1.1) for name in CHEAPER_NAMES.values()))
+def cheaper_steps(is_quick: bool) -> Samples:
+    """Perturbed steps whose direction serves several of them; ten steps a round."""
+    images = {"data.images": 500}
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {"fedavg": TrainingSite("histology", "fedavg", Path(folder), images).seconds}
+        for words, changes in CHEAPER.items():
+            contenders[words] = TrainingSite("histology", "harmofl", Path(folder), {**images, **changes}).seconds
+        taken = in_turns(contenders, REPEATS)
+    return {name: ratios(taken[words], taken["fedavg"]) for words, name in CHEAPER_NAMES.items()}
