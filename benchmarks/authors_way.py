@@ -186,7 +186,7 @@ def large_unet(is_quick: bool) -> Samples:
 
 @benchmark(
     Bound(NAMES["small DenseNet"], at_least=2.0, quick=1.4),
-    Bound(NAMES["small U-Net"], at_least=1.25, aim=2.0, quick=1.05),
+    Bound(NAMES["small U-Net"], at_least=1.1, aim=2.0, quick=1.05),
 )
 def small_networks(is_quick: bool) -> Samples:
     """Networks for few cores."""
