@@ -160,7 +160,7 @@ def test_flowers_door_notes_strangers_and_failed_logins() -> None:
     async def send(message: Any) -> None:
         pass
 
-    guard = Guard(application, b"secret", lambda who, reason: noted.append((who, reason)))
+    guard = Guard(application, b"secret", dict, lambda who, reason: noted.append((who, reason)))
     headers = [(b"content-length", b"0")]
     for path in ("/v1/control/list", "/v1/fleet/activate-node"):
         scope = {"type": "http", "path": path, "headers": headers, "client": ("192.0.2.7", 1)}
