@@ -34,7 +34,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path, federat
     train(tmp_path / "here", "fedavg", rounds=3, data__sites=TWO)
     app, out = federation.write_app("fedavg", rounds=3), federation.runs / "stopped"
     run = federation.start_run(app, "stopped")
-    wait_until(lambda: num_records(out) > 2 * len(TWO), "round 1 is over", seconds=300)
+    wait_until(lambda: num_records(out) > 2 * len(TWO), "round 1 is over", seconds=900)
     federation.flwr("stop", run, "ours")
     wait_until(lambda: federation.status(run) == "finished:stopped", "it has stopped")
     assert not (out / "summary.json").exists()
