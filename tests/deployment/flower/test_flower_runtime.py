@@ -4,6 +4,7 @@ import base64
 import io
 import ssl
 import threading
+import time
 import zipfile
 from importlib import import_module
 from importlib.metadata import version
@@ -28,15 +29,21 @@ from harmofl.deployment.flower.identities import public_text
 from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime import programs
 from harmofl.deployment.flower.runtime.operator import node_key
+from harmofl.deployment.flower.runtime.parts import look_often
 from harmofl.deployment.flower.runtime.run import application
 from harmofl.deployment.flower.runtime.tasks import heartbeat
 from harmofl.deployment.tls.certificates import make_site_key
 
 USED = {
-    "supernode.start_client_internal": ["time", "_pull_and_store_message", "_push_messages"],
+    "supernode.start_client_internal": ["time", "_pull_and_store_message", "_push_messages", "pull_objects"],
     "supernode.fleet_http_connection": ["HEARTBEAT_DEFAULT_INTERVAL", "HeartbeatSender"],
     "supernode.cli.flower_supernode": ["flower_supernode"],
-    "supernode.runtime.run_clientapp": ["pull_task_input", "push_message", "push_task_output"],
+    "supernode.runtime.run_clientapp": [
+        "pull_task_input",
+        "push_message",
+        "push_task_output",
+        "pull_and_inflate_object_from_tree",
+    ],
     "supercore.heartbeat": ["HEARTBEAT_DEFAULT_INTERVAL"],
     "superlink.cli.flower_superlink": ["uvicorn", "flower_superlink"],
     "supercore.protobuf.client": ["ssl", "ProtobufClient"],
@@ -115,6 +122,7 @@ def test_a_supernode_looks_for_messages_often_and_is_missed_soon(
         (clients, "ssl"),
         (loop, "time"),
         (loop, "_pull_and_store_message"),
+        (loop, "pull_objects"),
         (import_module("flwr.supercore.heartbeat"), "HEARTBEAT_DEFAULT_INTERVAL"),
         (import_module("flwr.supernode.fleet_http_connection"), "HEARTBEAT_DEFAULT_INTERVAL"),
     ]:
@@ -126,6 +134,36 @@ def test_a_supernode_looks_for_messages_often_and_is_missed_soon(
     loop.time.sleep(3)  # type: ignore[attr-defined]
     assert slept == [0.5]
     assert import_module("flwr.supercore.heartbeat").HEARTBEAT_DEFAULT_INTERVAL == programs.HEARTBEAT == 10
+
+
+def test_a_supernode_looks_most_often_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(programs.time, "sleep", slept.append)
+    pace, found = programs.Pace(), iter([None, 7, None])
+    pull = pace.watch(lambda **arguments: next(found))
+    for _ in range(3):
+        pull()
+        pace.sleep(3)
+    later = time.monotonic() + 61
+    monkeypatch.setattr(programs.time, "monotonic", lambda: later)
+    pace.sleep(3)
+    assert slept == [0.5, 0.1, 0.1, 0.5]
+
+
+def test_parts_that_are_not_there_yet_are_looked_for_soon() -> None:
+    """Flower's own wait is a second at first, at each of its stations."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+
+    missing, started = iter([True, True, False]), time.monotonic()
+
+    def pull(name: str) -> bytes:
+        if next(missing):
+            raise ObjectUnavailableError(name)
+        return b"part"
+
+    assert look_often(pull_objects)(["name"], pull) == {"name": b"part"}
+    assert time.monotonic() - started < 0.9
+    assert look_often(look_often(pull_objects)).func is pull_objects  # type: ignore[attr-defined]
 
 
 def test_a_message_whose_run_ends_while_it_is_fetched_is_cleaned_up() -> None:

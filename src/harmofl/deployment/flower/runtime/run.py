@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from harmofl.deployment.flower.mailbox import Mailbox
 from harmofl.deployment.flower.runtime.operator import Superlink
+from harmofl.deployment.flower.runtime.parts import look_often
 from harmofl.deployment.flower.runtime.tasks import TROUBLE, heartbeat
 
 REFUSAL = b"raise SystemExit('harmofl runs nothing that is submitted to Flower: see `harmofl deploy --help`')\n"
@@ -58,7 +58,7 @@ def stop_runs(control: ControlHttpClient) -> None:
 @contextmanager
 def open_run(superlink: Superlink) -> Iterator[Mailbox]:
     """Start a run of Flower's whose server application is this process; it is ended whatever happens."""
-    http_grid.pull_objects = quick_pull
+    http_grid.pull_objects = look_often(http_grid.pull_objects)
     with superlink.control() as control:
         stop_runs(control)
         run = control.StartRun(StartRunRequest(fab=Fab(content=application()))).run_id
@@ -73,10 +73,6 @@ def open_run(superlink: Superlink) -> Iterator[Mailbox]:
             with suppress(*TROUBLE), replace(superlink, patience=0).control() as brief:
                 brief.StopRun(StopRunRequest(run_id=run))
             raise
-
-
-quick_pull = functools.partial(http_grid.pull_objects, initial_backoff=0.1, backoff_cap=1.0)
-"""A reply is announced before its parts have arrived; Flower would look again after a second, then two, four, …"""
 
 
 def acquire_task(superlink: Superlink, run: int) -> str:
