@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from harmofl import registry
 from harmofl.analysis.hospital_surveys import surveys_of
 from harmofl.cli import app
+from harmofl.deployment.audit import audit_log
 from harmofl.deployment.surveys import ask_for_surveys
 from runs import differences, train
 
@@ -41,6 +42,16 @@ def test_an_engine_changes_no_bit_of_updates_in_eight_bits(tmp_path: Path, feder
     train(tmp_path / "here", data__sites=THREE, federation__transport="int8")
     federation.run(tmp_path / "there", federation__transport="int8")
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
+
+
+@pytest.mark.engines
+def test_an_engine_changes_no_bit_of_a_secure_sum(tmp_path: Path, federation: Live) -> None:
+    secure = {"federation__secure_aggregation": True}
+    train(tmp_path / "here", "harmofl", data__sites=THREE, **secure)
+    federation.run(tmp_path / "there", "harmofl", **secure)
+    assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
+    for site in THREE:
+        assert '"asked": "unmask"' in audit_log(federation.place(site)).read_text()
 
 
 @pytest.mark.engines

@@ -99,10 +99,20 @@ def check_own(kit: SiteKit) -> Iterator[Finding]:
     yield check_space(kit.cache)
     for name, place in {"cache": kit.cache, "state": kit.state(""), "models": kit.model("")}.items():
         yield check_writable(place, f"{name} = {getattr(kit.settings, name)!r} (site.toml)")
+    yield from check_consortium(kit)
     for task in kit.settings.tasks:
         yield from check_images(kit, task)
     yield from check_audit(kit.folder)
     yield from check_approvals(kit)
+
+
+def check_consortium(kit: SiteKit) -> Iterator[Finding]:
+    """Whether the secret that all hospitals share can be read, if there is one."""
+    try:
+        if kit.consortium:
+            yield Finding(True, f"consortium_key = {kit.settings.consortium_key!r}: the hospitals' common secret")
+    except UsageError as error:
+        yield Finding(False, str(error), "put the secret there that the other hospitals have, or take the line out")
 
 
 def check_audit(folder: Path) -> Iterator[Finding]:

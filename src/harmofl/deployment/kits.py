@@ -30,6 +30,8 @@ SYNTHETIC = "synthetic"
 ELSEWHERE = "existing"
 """The engine of a site in a federation that others run: its folder holds no federation.toml, and only site.toml."""
 
+SHORTEST_SECRET = 32
+"""Bytes of the hospitals' common secret, as `openssl rand -hex 32` makes them twice over."""
 SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 Name = Annotated[str, Field(pattern=SITE_NAME, description="letters, digits, dots, dashes")]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -113,6 +115,11 @@ class SiteSettings(Part):
         "the device, or this machine, has",
     )
     health_port: Port | None = Field(None, description=HEALTH_PORT)
+    consortium_key: str | None = Field(
+        None,
+        description="a file with the same secret at all hospitals, which the server does not have: with it, secure "
+        "aggregation accepts no public keys that the server made up",
+    )
     policy: Policy = Field(Policy(), description="what a server may vary, and from how few images nothing leaves")
 
 
@@ -200,6 +207,20 @@ class SiteKit:
     def cache(self) -> Path:
         """The folder of decoded images."""
         return self._place(self.settings.cache)
+
+    @property
+    def consortium(self) -> bytes:
+        """The secret that all hospitals have and the server has not; empty if there is none."""
+        if self.settings.consortium_key is None:
+            return b""
+        path = self._place(self.settings.consortium_key)
+        try:
+            secret = path.read_bytes().strip()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error} (consortium_key in {SITE})") from None
+        if len(secret) < SHORTEST_SECRET:
+            raise UsageError(f"{path}: {len(secret)} bytes, at least {SHORTEST_SECRET} are needed (consortium_key)")
+        return secret
 
     def state(self, run: str) -> Path:
         """Where the site keeps what it needs between the rounds of a run."""

@@ -29,14 +29,16 @@ from harmofl.deployment.policy import (
     refuse_too_much,
     refuse_windows,
     remember,
+    require_secure_aggregation,
 )
 from harmofl.deployment.run_protocol import RunProtocol, rounded, weights_of
 from harmofl.deployment.run_settings import digest_of, run_digest
 from harmofl.devices import threads
 from harmofl.errors import RefusalError, UsageError
 from harmofl.federation.checks import mismatch, to_plain_text
-from harmofl.federation.client import Client, TrainingDivergedError
-from harmofl.federation.messages import Reply, Request, decode_request, encode
+from harmofl.federation.client import Client
+from harmofl.federation.failures import TrainingDivergedError
+from harmofl.federation.messages import MASKED, Reply, Request, decode_request, encode
 from harmofl.methods.channel import announce, expect_combined
 from harmofl.methods.method import Method
 from harmofl.runs.store import Store
@@ -62,6 +64,7 @@ class Participant:
 
     def __init__(self, kit: SiteKit) -> None:
         self.kit = kit
+        self._consortium = kit.consortium  # an error now, if it cannot be read
         self._asked: Settings | None = None
         self._digest = ""
         """Of the settings of the last request, as they are approved."""
@@ -156,7 +159,7 @@ class Participant:
             reply = client.answer(request)
             if self.protects:
                 reply = rounded(reply, self.kit.settings.policy.score_digits)
-            if reply.sent and revealing:  # it has not left yet
+            if (reply.sent or MASKED in reply.state) and revealing:  # it has not left yet
                 images = f"{self._fingerprint}, {len(client.site.train)} images"
                 remember(self.kit.state(SPECTRA), f"{images}, {describe_view(settings)}", OTHER_SPECTRUM)
             return reply
@@ -174,6 +177,8 @@ class Participant:
             raise RefusalError(f"task {settings.task!r} is not accepted here ({', '.join(own.tasks)} would be)")
         if method.pooled:
             raise RefusalError(f"{method.name} would need all hospitals' images in one place")
+        if request.kind != "survey":
+            require_secure_aggregation(settings, own.policy)
         refuse_too_much(settings)
         if (digest := run_digest(settings)) not in self._sized:
             memory = own.largest_memory_mb * MEGABYTE if own.largest_memory_mb else memory_of(own.device)
@@ -224,6 +229,7 @@ class Participant:
             tell=self._report,
             keeps_model=True,
             facts=images.facts,
+            consortium=self._consortium,
         )
 
 

@@ -44,8 +44,8 @@ def check_plain_fields(request: Request) -> None:
     rounds = (request.round, *request.keep)
     if not all(type(number) is int and 0 <= number <= MOST_ROUNDS for number in rounds):
         raise RefusalError(f"rounds must be whole numbers from 0 to {MOST_ROUNDS}")
-    if not isinstance(request.settings, dict):
-        raise RefusalError("settings must be a table")
+    if not isinstance(request.settings, dict) or not isinstance(request.exchange, dict):
+        raise RefusalError("settings, and what is exchanged, must be tables")
 
 
 def refuse_paths(wanted: Mapping[str, Any]) -> None:
@@ -54,6 +54,15 @@ def refuse_paths(wanted: Mapping[str, Any]) -> None:
     for name in PATHS:
         if values.get(name):
             raise RefusalError(f"{name} names a path, and the server does not decide where things are at this site")
+
+
+def require_secure_aggregation(settings: Settings, policy: Policy) -> None:
+    """Refuse a run in which the server would see this hospital's own updates, if the hospital does not want that."""
+    if policy.require_secure_aggregation and not settings.federation.secure_aggregation:
+        raise RefusalError(
+            "federation.secure_aggregation = false: this hospital takes part only if it is true "
+            "(require_secure_aggregation in its site.toml)"
+        )
 
 
 def refuse_too_much(settings: Settings) -> None:

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 from harmofl.deployment.site_policy import Policy
 from harmofl.documents import read_json
 from harmofl.errors import RefusalError
-from harmofl.federation.messages import Reply, Request
+from harmofl.federation.messages import EXCHANGES, Reply, Request
 from harmofl.federation.moves import distance, tensor_distance
 from harmofl.files import write_whole
 from harmofl.runs.store import checksum
@@ -55,9 +55,11 @@ class RunProtocol:
     def check(self, request: Request) -> None:
         """Refuse a request that is not the run's next one; remember it otherwise."""
         first, last = (0, 0) if request.kind == "measure" else (1, self.rounds)
+        if request.kind in EXCHANGES:
+            first = 0  # around a measurement
         if not first <= request.round <= last:
             raise RefusalError(f"{request.kind} in round {request.round}: this run has rounds {first} to {last}")
-        if request.kind == "measure":
+        if request.kind in ("measure", *EXCHANGES):  # they bring no model
             return
         self._read()
         before, since = self._last_weights()

@@ -17,6 +17,8 @@ OF_THE_IMAGES = ("data.sites", "data.channels", "data.classes", "data.site_sizes
 """What the images of all sites decide before the first round, after the run was approved."""
 NOT_APPROVED = (*FREE_TO_CHANGE, "device", "preset", "data.folder", "data.hold_out_site", "model.initial")
 """What changes no result, or is the hospital's own to decide."""
+SAFER = (("federation.secure_aggregation", True),)
+"""Values that only protect a hospital more than every preset does."""
 SMALLEST = "smallest"
 LENGTH = 32
 
@@ -93,7 +95,7 @@ def unusual(settings: Settings, method: Method) -> dict[str, list[Any]]:
     found = {
         name: usual.get(name, [])
         for name, value in approved_values(settings).items()
-        if value not in usual.get(name, [])
+        if value not in usual.get(name, []) and (name, value) not in SAFER
     }
     return {name: list({json.dumps(value): value for value in values}.values()) for name, values in found.items()}
 
@@ -107,6 +109,9 @@ def describe_run(settings: Settings, method: Method) -> list[str]:
         f"network {settings.model.network} with {settings.model.features} features, images of {data.size} pixels, "
         f"seed {settings.seed}",
         describe_privacy(settings),
+        "the server sees the sum of all sites' updates"
+        if settings.federation.secure_aggregation
+        else "the server sees this hospital's own updates (federation.secure_aggregation = false)",
     ]
 
 

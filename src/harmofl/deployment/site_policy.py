@@ -60,6 +60,11 @@ class Policy(Rules):
         LARGEST_TENSOR_MOVE,
         description="the same for each of its tensors alone, so that no layer can be emptied or replaced at once",
     )
+    require_secure_aggregation: bool = Field(
+        False,
+        description="whether runs without secure aggregation (federation.secure_aggregation) are refused, in which the "
+        "server would see this hospital's own updates",
+    )
     initial_model: bool = Field(
         False, description="whether a run may start from a model of the server's, not from random weights of its seed"
     )

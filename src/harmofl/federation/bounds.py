@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from harmofl.federation.messages import Reply
+from harmofl.federation.messages import Reply, Request
 from harmofl.federation.waiting import Waiting
 from harmofl.methods.aggregation import Aggregation
 from harmofl.methods.channel import Combining
@@ -64,6 +64,9 @@ class BoundedRound:
     combining: Combining
     federation: FederationSettings
     momentum: float
+    requests: Mapping[str, Request] = field(default_factory=dict)
+    expected: State = field(default_factory=dict)
+    """Tensors like those of a reply."""
     _held: deque[Answer] = field(default_factory=deque)
     _num_held: int = 0
     """Bytes."""
@@ -90,7 +93,7 @@ class BoundedRound:
         """Add up the answers that count; say which do not, and which were shortened."""
         left_out, limits = self._outliers(), self._limits()
         counted = [answer for answer in self._held if answer.site not in left_out]
-        largest = self._largest_weight({answer.site: answer.weight for answer in counted})
+        largest = largest_weight([answer.weight for answer in counted], self.federation)
         shortened = {}
         for answer in counted:
             scales = {name: limits[name] / length for name, length in answer.lengths.items() if length > limits[name]}
@@ -169,15 +172,14 @@ class BoundedRound:
         sent = {name: _times(tensor, scales.get(_piece_of(name))) for name, tensor in reply.sent.items()}
         return replace(reply, state=state, sent=sent)
 
-    # --- weights -----------------------------------------------------------------------------------------------
 
-    def _largest_weight(self, weights: Mapping[str, float]) -> float:
-        """What one site's number of images may count for: with a largest share of one half, as all others together."""
-        share = self.federation.largest_share
-        if self.federation.weights != "examples" or share == 1 or len(weights) < FEWEST_SITES:
-            return math.inf
-        others = sum(sorted(weights.values())[:-1])
-        return share / (1 - share) * others
+def largest_weight(weights: Sequence[float], federation: FederationSettings) -> float:
+    """What one site's number of images may count for: with a largest share of one half, as all others together."""
+    share = federation.largest_share
+    if federation.weights != "examples" or share == 1 or len(weights) < FEWEST_SITES:
+        return math.inf
+    others = sum(sorted(weights)[:-1])
+    return share / (1 - share) * others
 
 
 def all_finite(*states: State) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,8 +19,9 @@ from harmofl.data.facts import DataFacts
 from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
-from harmofl.errors import RefusalError, UsageError
+from harmofl.errors import RefusalError
 from harmofl.federation.bounds import all_finite
+from harmofl.federation.failures import Tell, TrainingDivergedError, describe_fully
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.local_loss import LocalLoss
@@ -30,6 +31,7 @@ from harmofl.federation.numerics import Numerics
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
 from harmofl.federation.private_steps import PrivateRound, private_epsilon, private_round
 from harmofl.federation.sampling import take_sample
+from harmofl.federation.secure.choice import choose_replies
 from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
@@ -48,19 +50,6 @@ from harmofl.tasks.scoring import UndefinedScoreError, score
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
-
-Tell = Callable[[Exception], str]
-"""From what went wrong at a site to what the server hears of it."""
-
-
-class TrainingDivergedError(Exception):
-    """A round that ended in NaN or infinity."""
-
-
-def describe_fully(error: Exception) -> str:
-    """All about an error, for a server on the same machine."""
-    kind = "" if isinstance(error, (TrainingDivergedError, UsageError)) else f"{type(error).__name__}: "
-    return f"{kind}{error}"
 
 
 class Client:
@@ -84,12 +73,14 @@ class Client:
         trained: TrainedRounds | None = None,
         samples: LiveSamples | None = None,
         simulated: bool = False,
+        consortium: bytes = b"",
     ) -> None:
         """`keeps_model`: write the selected model at the site, also where the server has all of it.
 
         `facts`: of the images, for the description of a model that is written here. `trained`: rounds of training that
         need not be repeated. `samples`: where to leave an image for whoever watches the run. `simulated`: whether there
-        is nobody to keep a secret from, so that all chance may come from the run's seed.
+        is nobody to keep a secret from, so that all chance may come from the run's seed. `consortium`: a key that all
+        sites have and the server has not, for secure aggregation.
         """
         self.site = site
         self.task = task
@@ -108,6 +99,7 @@ class Client:
         self.shared = method.shares(model.network)
         self.pieces = method.pieces()
         self.filters = Filters.chosen(settings, method, model)
+        self.secure = choose_replies(site.name, len(site.train), method, model, settings, store.folder, consortium)
         self.secret_seed = settings.seed if simulated else None
         self.keeps_model = keeps_model or sites_differ(method, model)
         joined = len(site.train_of) if settings.training.pooled_batch == "all-sites" else 1
@@ -118,7 +110,8 @@ class Client:
 
     def answer(self, request: Request) -> Reply:
         """Do what is asked; whatever goes wrong here becomes the reply's error, and the round goes on elsewhere."""
-        handle = {"measure": self._measure, "train": self._train, "evaluate": self._evaluate}[request.kind]
+        handlers = {"measure": self._measure, "train": self._train, "evaluate": self._evaluate}
+        handle = handlers.get(request.kind, self.secure.answer)
         try:
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
                 torch.manual_seed(seed_of(self.settings.seed, request.round, self.site.name))
@@ -141,7 +134,8 @@ class Client:
         self._refuse_to_reveal(memories)
         if kept := collect_kept(memories):
             self.store.save(request.round, kept)
-        return Reply(self.site.name, sent=collect_sent(memories), num_examples=len(self.site.train))
+        reply = Reply(self.site.name, sent=collect_sent(memories), num_examples=len(self.site.train))
+        return self.secure.mask(request, reply, Filters())
 
     def _evaluate(self, request: Request) -> Reply:
         _, memories = self._receive(request, newest=request.round)
@@ -159,6 +153,7 @@ class Client:
             reply, kept_by_filters = self.filters.leave(
                 trained.reply, request, kept, self.secret_seed, self.store.folder
             )
+            reply = self.secure.mask(request, reply, self.filters)
             self._keep(request, trained.kept | kept_by_filters)
         except Exception as error:  # the scores of the model that was received still count
             return replace(self._report(error), metrics=scores)

@@ -15,7 +15,11 @@ from harmofl.documents import parse_json
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, select_prefix
 
-Kind = Literal["describe", "survey", "measure", "train", "evaluate"]
+Kind = Literal["describe", "survey", "measure", "train", "evaluate", "keys", "shares", "unmask"]
+EXCHANGES = ("keys", "shares", "unmask")
+"""What secure aggregation asks for around a measurement or a training."""
+MASKED = "masked"
+"""The one tensor of a reply whose numbers are masked."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Request:
     describe: say what the images are like, as the server never sees them. survey: tell averages of the training images,
     before anything is trained. measure: look at them, for the method's pieces that want it before the first round.
     train: score the received model if `score`, then train from it. evaluate: score the received model; `thorough`
-    adds the slow metrics and lets the site save its own model.
+    adds the slow metrics and lets the site save its own model. keys, shares, unmask: what secure
+    aggregation exchanges before and after a measurement or a training whose numbers leave masked.
     """
 
     run: str
@@ -43,6 +48,8 @@ class Request:
     late or refused never counted, and what the site kept with it is dropped. None: every round did."""
     score: bool = False
     thorough: bool = False
+    exchange: Mapping[str, Any] = field(default_factory=dict)
+    """With secure aggregation: the session, and what other sites have told through the server."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Reply:
     description: Mapping[str, Any] = field(default_factory=dict)
     """What the site's images are like: {"synthetic": …, "channels": …, "classes": …, "num_train": …}, or a survey."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What filters of updates tell their counterparts at the server, by the filter's name."""
+    """What filters of updates, or exchanges of secure aggregation, tell their counterparts at the server, by name."""
     error: str = ""
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from harmofl.events import SERVER, RunStarted
-from harmofl.federation.messages import Reply, Request
+from harmofl.federation.messages import EXCHANGES, Reply, Request
 from harmofl.methods.method import Method
 from harmofl.runs.folder import Record
 from harmofl.settings import Settings
@@ -50,7 +50,8 @@ def record_scores(number: int, reply: Reply, **more: bool) -> Iterator[Record]:
 
 def record_problem(request: Request, site: str, problem: str) -> Record:
     """Why a site is left out."""
-    phase = request.kind if request.kind != "evaluate" else "test"
+    around = "train" if request.round else "measure"  # what secure aggregation exchanges keys for
+    phase = {"evaluate": "test", **dict.fromkeys(EXCHANGES, around)}.get(request.kind, request.kind)
     return {"round": request.round, "site": site, "phase": phase, "error": problem}
 
 

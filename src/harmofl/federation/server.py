@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from harmofl.data.facts import DataFacts
 from harmofl.errors import RunError
 from harmofl.events import RoundsFinished, RoundStarted, Watch, event_of, ignore
-from harmofl.federation.bounds import BoundedRound, Verdict, all_finite
+from harmofl.federation.bounds import Verdict, all_finite
 from harmofl.federation.client import sites_differ
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
@@ -27,12 +28,12 @@ from harmofl.federation.round_records import (
     record_training,
     run_started,
 )
+from harmofl.federation.rounds import Updates
+from harmofl.federation.secure_rounds import choose_rounds
 from harmofl.federation.sites import Sites, list_reasons
 from harmofl.federation.transports import Transport
-from harmofl.methods.aggregation import start_aggregation
-from harmofl.methods.channel import Combining, announce, open_memories
+from harmofl.methods.channel import announce, open_memories
 from harmofl.methods.method import Method
-from harmofl.methods.sharing import running_statistics
 from harmofl.runs.checkpoints import Progress, newest_checkpoint, read_checkpoint, write_checkpoint
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.model_folder import describe_model, start_from, write_model
@@ -78,19 +79,17 @@ class Server:
         self.initial = snapshot(model.network)
         self.shared = method.shares(model.network)
         self.sites_differ = sites_differ(method, model)
-        pools = settings.federation.running_variances == "pooled"
-        self.pooled = running_statistics(model.network) if pools else {}
-        self.trainable = {name for name, _ in model.network.named_parameters()}
         self.pieces = method.pieces()
         self._warned = False
         plausible = Plausible.of(task, settings, method.pooled)
-        announced, filters = announce(self.pieces, model), Filters.chosen(settings, method, model)
+        announced, filters = announce(self.pieces, model), Filters.at_server(settings, method, model)
         self.sites = Sites(transport, settings.federation, announced, watch, plausible, filters)
+        self.rounds = choose_rounds(method, model, settings, self.sites, self.num_participants)
 
     def run(self) -> Record:
         """Run every round that is still to run; return the summary."""
         sites = self.sites.wait_for(len(self.site_names))
-        self.sites.expect({name: self.initial[name] for name in self.shared})
+        self.sites.expect(self.rounds.largest({name: self.initial[name] for name in self.shared}))
         checkpoint = newest_checkpoint(self.folder)
         self.watch(
             run_started(self.task, self.method, self.settings, sites, done=checkpoint.round if checkpoint else 0)
@@ -128,25 +127,30 @@ class Server:
 
     def _measure(self, progress: Progress, sites: list[str]) -> Progress:
         requests = {site: self._request("measure", site, progress, 0) for site in sites}
-        updates = self._bounded_round(progress, {})
         records: list[Record] = []
         measured: dict[str, bool] = {}
-        for reply in self.sites.usable_replies(requests, records):
-            updates.add(reply)
-            measured[reply.site] = bool(reply.sent)
-            records.append(record_measurement(requests[reply.site], reply))
-        self._leave_out(updates.finish(), requests, measured, records)
-        self._require_quorum(sum(measured.values()), sites, 0, records)
-        combined = updates.combining.value()
-        self._check_finite(0, updates, records, combined)
+        with self._records_of_failure(records):
+            updates = self.rounds.open(requests, records, {}, progress.combined)
+            for arrival in self.sites.ask(updates.requests, records, updates.expected):
+                if arrival.usable:
+                    updates.add(arrival.reply)
+                    measured[arrival.reply.site] = bool(arrival.num_bytes)
+                    records.append(record_measurement(requests[arrival.reply.site], arrival.reply))
+            self._leave_out(updates.finish(), requests, measured, records)
+            self.sites.require_quorum(sum(measured.values()), len(sites), 0, records)
+            combined = updates.combining.value()
+            self._check_finite(0, updates, combined)
         self.folder.append(records)
         return replace(progress, combined=combined, num_records=len(records))
 
-    def _bounded_round(self, progress: Progress, start: State) -> BoundedRound:
-        """What takes the answers of one round; `start`: the global state that the sites received."""
-        aggregation = start_aggregation(self.method.server_rule, start, self.trainable, self.pooled)
-        combining = Combining(self.pieces, progress.combined, self.num_participants)
-        return BoundedRound(aggregation, combining, self.settings.federation, self._momentum())
+    @contextmanager
+    def _records_of_failure(self, records: list[Record]) -> Iterator[None]:
+        """Write records also if a round fails, for whoever looks for the cause; a resumed run drops them again."""
+        try:
+            yield
+        except RunError:
+            self.folder.append(records)
+            raise
 
     def _run_round(self, progress: Progress, sites: list[str]) -> Progress:
         """Send the model, fold the sites' replies into the next one, and write it down.
@@ -160,26 +164,27 @@ class Server:
         requests = self._round_requests(progress, sites, asked)
         self.watch(RoundStarted(number, tuple(asked)))
         start = {name: progress.state[name] for name in self.shared}
-        updates = self._bounded_round(progress, start)
         records: list[Record] = []
         scores: dict[str, float] = {}
         losses: dict[str, float] = {}
-        for arrival in self.sites.ask(requests, records, {name: self.initial[name] for name in self.shared}):
-            reply = arrival.reply
-            scores |= self._note_scores(progress.round, reply, records)
-            if not arrival.usable or requests[reply.site].kind != "train":
-                continue
-            updates.add(reply)
-            losses[reply.site] = reply.metrics["train"]["loss"]
-            self._note(record_training(requests[reply.site], reply, arrival.num_bytes), records)
-        verdict = updates.finish()
-        self._leave_out(verdict, requests, losses, records)
-        self._require_quorum(len(losses), asked, number, records)
+        with self._records_of_failure(records):
+            updates = self.rounds.open(requests, records, start, progress.combined)
+            for arrival in self.sites.ask(updates.requests, records, updates.expected):
+                reply = arrival.reply
+                scores |= self._note_scores(progress.round, reply, records)
+                if not arrival.usable or requests[reply.site].kind != "train":
+                    continue
+                updates.add(reply)
+                losses[reply.site] = reply.metrics["train"]["loss"]
+                self._note(record_training(requests[reply.site], reply, arrival.num_bytes), records)
+            verdict = updates.finish()
+            self._leave_out(verdict, requests, losses, records)
+            self.sites.require_quorum(len(losses), len(asked), number, records)
 
-        rate = self.settings.federation.server_learning_rate
-        state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
-        combined = updates.combining.value()
-        self._check_finite(number, updates, records, state, memory, combined)
+            rate = self.settings.federation.server_learning_rate
+            state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
+            combined = updates.combining.value()
+            self._check_finite(number, updates, state, memory, combined)
         seconds = time.perf_counter() - started
         records.append(
             record_round(number, list(losses.values()), scores, seconds, records, shortened=verdict.shortened)
@@ -207,7 +212,7 @@ class Server:
         others = [site for site in sites if site not in requests] if is_scored else []
         return requests | {site: self._request("evaluate", site, progress, progress.round) for site in others}
 
-    def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: bool) -> Request:
+    def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: Any) -> Request:
         has_own = kind == "train" and site in progress.counted  # it may not have had it yet in a round to evaluate
         state = progress.state if has_own else self.initial | progress.state
         return Request(
@@ -242,27 +247,15 @@ class Server:
             del answered[site]
             self._note(record_problem(requests[site], site, reason), records)
 
-    def _check_finite(self, number: int, updates: BoundedRound, records: list[Record], *states: State) -> None:
+    def _check_finite(self, number: int, updates: Updates, *states: State) -> None:
         """Raise an error before a model that nobody can use is written, and name the site to look at."""
         if all_finite(*states):
             return
-        self.folder.append(records)  # for whoever looks for the cause; a resumed run drops them again
         raise RunError(
             f"round {number}: all updates together give NaN or infinity, and {updates.longest()}. The last checkpoint "
             "is kept. federation.clip_updates or a robust method (median, trimmed-mean, krum, geometric-median) "
             "limits what one site can do"
         )
-
-    def _momentum(self) -> float:
-        """SGD's momentum; with Adam a step counts as one, which is our choice."""
-        return self.settings.training.momentum if self.settings.training.optimizer == "sgd" else 0.0
-
-    def _require_quorum(self, num_answers: int, sites: list[str], number: int, records: list[Record]) -> None:
-        try:
-            self.sites.require_quorum(num_answers, len(sites), number, records)
-        except RunError:
-            self.folder.append(records)  # for whoever looks for the cause; a resumed run drops them again
-            raise
 
     def _note(self, record: Record, records: list[Record]) -> None:
         records.append(record)
@@ -325,7 +318,8 @@ class Server:
         for reply in self.sites.usable_replies(requests, records):
             self._note_scores(requests[reply.site].round, reply, records, selected=True)
             num_scored += 1
-        self._require_quorum(num_scored, sites, number, records)
+        with self._records_of_failure(records):
+            self.sites.require_quorum(num_scored, len(sites), number, records)
 
     def _score_unseen_site(self, number: int, records: list[Record]) -> None:
         """Record the scores at the hospital that took no part, if there is one."""

@@ -80,13 +80,13 @@ class Sites:
     def ask(self, requests: Mapping[str, Request], records: list[Record], state: State) -> Iterator[Arrival]:
         """Yield all replies in the order of names.
 
-        `state`: tensors like those that must come back from training. Why a reply cannot be used is added to the
-        records.
+        `state`: tensors like those that must come back from those who train or measure. Why a reply cannot be used is
+        added to the records.
         """
         replies = self.transport.ask(requests, timeout=self.federation.timeout)
         for reply in sort_replies(replies, sorted(requests)):
             request, travelled = requests[reply.site], num_bytes(reply.state, reply.sent)
-            expected = state if request.kind == "train" else {}
+            expected = state if request.kind in ("train", "measure") else {}
             reply = self._take_back_filters(reply, request, expected)
             problem = find_problem(reply, request.kind, expected, self.announced, self.plausible)
             if not problem:

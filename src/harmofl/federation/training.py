@@ -16,7 +16,9 @@ from harmofl.events import Watch, Watchers, ignore
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.method_checks import check_participation, check_pieces, check_server_rule, check_sharing
 from harmofl.federation.numerics import check_compiler
+from harmofl.federation.participation import Participation
 from harmofl.federation.privacy import check_privacy
+from harmofl.federation.secure.refusals import check_secure_aggregation
 from harmofl.federation.server import Server
 from harmofl.federation.simulation import num_workers, obstacle_to_workers, simulate
 from harmofl.federation.transports import Transport
@@ -114,6 +116,8 @@ def run_federation(
     check_participation(method, settings)
     check_privacy(settings, method, model)
     Filters.chosen(settings, method, model)  # an error if one does not fit
+    sites_asked = Participation.of(settings).asked(task.participants(method, settings.data), 1)
+    check_secure_aggregation(method, model, settings, len(sites_asked))
     if settings.model.initial:  # before the folder is claimed: a wrong one leaves nothing behind
         start_from(model.network, Path(settings.model.initial))
     folder = RunFolder(out)

@@ -13,7 +13,8 @@ from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.devices import threads
 from harmofl.errors import DiskError
-from harmofl.federation.client import Client, describe_fully
+from harmofl.federation.client import Client
+from harmofl.federation.failures import describe_fully
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.trained_rounds import TrainedRounds
 from harmofl.federation.waiting import Waiting

@@ -206,6 +206,11 @@ class FederationSettings(Section):
         None,
         description="updates longer than so many times the median of the sites' are shortened to that; unset: none",
     )
+    secure_aggregation: bool = Field(
+        False,
+        description="sites mask what they send, so that the server learns the sum over sites and no single update; "
+        "see docs/secure-aggregation.md",
+    )
     server_learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="the server's step size")
     running_variances: Literal["mean", "pooled"] = Field(
         "mean", description="of batch norm: averaged, or pooled (mean of the variances + variance of the means)"

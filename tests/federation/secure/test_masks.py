@@ -1,7 +1,7 @@
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harmofl.federation.secure.masks import BLOCK, apply_mask
@@ -17,6 +17,7 @@ def test_a_mask_is_the_key_stream_of_chacha20() -> None:
 
 
 @given(st.binary(min_size=32, max_size=32), st.sampled_from([0, 1, 1000, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3]))
+@settings(max_examples=20, deadline=None)
 def test_a_mask_is_the_same_stream_whatever_the_blocks_and_can_be_taken_away(key: bytes, length: int) -> None:
     words = np.zeros(length, dtype=np.uint64)
     apply_mask(words, key, 1)

@@ -114,6 +114,14 @@ def test_a_site_does_not_unmask_for_fewer_sites_than_the_threshold(tmp_path: Pat
         parties["A"].unmask(FIRST, survivors)
 
 
+def test_a_site_does_not_unmask_for_fewer_sites_than_make_a_round(tmp_path: Path) -> None:
+    parties = {name: SiteExchange(name, 10, tmp_path / name, fewest=4) for name in NAMES}
+    masked(parties, VALUES, FIRST)
+    with pytest.raises(ValueError, match="3 sites are in the sum: it is unmasked from 4 on"):
+        parties["A"].unmask(FIRST, NAMES[:3])
+    assert parties["A"].unmask(FIRST, NAMES)
+
+
 @pytest.mark.parametrize("survivors", [["B", "C", "D"], ["A", "B", "C", "stranger"], "ABC", [1, 2, 3], None])
 def test_survivors_must_be_sites_that_took_part(tmp_path: Path, survivors: object) -> None:
     parties = sites(tmp_path, NAMES)
@@ -253,6 +261,7 @@ def test_with_a_key_of_the_consortium_a_server_cannot_put_its_own_keys_in(tmp_pa
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     party = sites(tmp_path, ["A"])["A"]
     party.advertise(FIRST)
-    (tmp_path / "A" / FILE).write_text("{")
-    with pytest.raises(ValueError, match="what it remembers of secure sums is damaged"):
-        party.advertise(FIRST)
+    for damaged in ("{", "[]", '{"session": {"exchange": {}}, "sums": {}}', '{"session": 1}'):
+        (tmp_path / "A" / FILE).write_text(damaged)
+        with pytest.raises(ValueError, match="what it remembers of secure sums is damaged"):
+            party.advertise(FIRST)

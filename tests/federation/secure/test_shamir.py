@@ -1,7 +1,7 @@
 import secrets
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harmofl.federation.secure.shamir import PRIME, join, share_from_hex, share_to_hex, split
@@ -23,6 +23,7 @@ def test_a_parabola_worked_by_hand() -> None:
 
 
 @given(SECRET, st.integers(1, 12), st.data())
+@settings(deadline=None)
 def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, count: int, data: st.DataObject) -> None:
     threshold = data.draw(st.integers(1, count))
     shares = split(secret, list(range(1, count + 1)), threshold)
@@ -31,6 +32,7 @@ def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, count: int
 
 
 @given(SECRET, SECRET)
+@settings(deadline=None)
 def test_fewer_shares_fit_every_secret(secret: bytes, other: bytes) -> None:
     """For threshold 2, one share and any other secret lie on a line: the share says nothing."""
     shares = split(secret, [1, 2, 3], threshold=2)

@@ -61,6 +61,11 @@ class Filters:
         made = (choose(settings, method, model) for choose in CHOICES)
         return cls(tuple(each for each in made if each is not None))
 
+    @classmethod
+    def at_server(cls, settings: Settings, method: Method, model: Model) -> Filters:
+        """Those that the server takes back: none with secure aggregation, as sites do it before they mask."""
+        return cls() if settings.federation.secure_aggregation else cls.chosen(settings, method, model)
+
     def leave(self, reply: Reply, request: Request, kept: State, seed: int | None, folder: Path) -> tuple[Reply, State]:
         """At a site: what leaves instead of this reply, and what the filters keep, from all that the site kept."""
         keeps: State = {}

@@ -21,12 +21,13 @@ from harmofl.documents import read_json
 from harmofl.federation.secure.fixed_point import Words
 from harmofl.federation.secure.keys import KeyPair, agree, seal, unseal
 from harmofl.federation.secure.masking import add_masks
-from harmofl.federation.secure.roster import Advert, Exchange, Roster, prove, to_bytes
+from harmofl.federation.secure.roster import FEWEST_SITES, Advert, Exchange, Roster, prove, to_bytes
 from harmofl.federation.secure.shamir import SECRET_BYTES, SHARE_BYTES, share_to_hex, split
 from harmofl.files import PRIVATE, write_whole
 
 FILE = "secure.json"
 SHARES = b"harmofl shares "
+DAMAGED = "what it remembers of secure sums is damaged"
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,14 @@ class SiteExchange:
         num_examples: Its training images.
         folder: Where it keeps what it must remember.
         consortium: A key that all sites have and the server has not; empty if there is none.
+        fewest: Sites without which a sum is not unmasked, also where the threshold is lower.
     """
 
-    def __init__(self, site: str, num_examples: int, folder: Path, consortium: bytes = b"") -> None:
+    def __init__(
+        self, site: str, num_examples: int, folder: Path, consortium: bytes = b"", fewest: int = FEWEST_SITES - 1
+    ) -> None:
         self.site = site
+        self.fewest = fewest
         self.num_examples = num_examples
         self.path = folder / FILE
         self.consortium = consortium
@@ -103,6 +108,13 @@ class SiteExchange:
         elif session.roster != roster.to_json():
             raise ValueError("the server's list of sites has changed within a round")
         return {other: sealed for other, sealed in session.made.items() if other != self.site}
+
+    def counts(self, exchange: Exchange, others: Sequence[str]) -> dict[str, int]:
+        """The training images of this site and of others, as they told all sites."""
+        roster = self._roster(self._current(exchange))
+        if not {*others} <= roster.adverts.keys():
+            raise ValueError("the server's list of sites has changed within a round")
+        return {site: roster.adverts[site].num_examples for site in sorted({*others, self.site})}
 
     def mask(self, exchange: Exchange, received: Mapping[str, str], model: str, words: Words) -> None:
         """Mask numbers in place.
@@ -150,8 +162,8 @@ class SiteExchange:
         names = tuple(sorted(set(survivors)))
         if not session.masked or self.site not in names or not set(names) <= session.received.keys():
             raise ValueError("the survivors must be sites that took part in the round, this one among them")
-        if len(names) < roster.threshold:
-            raise ValueError(f"{len(names)} sites are in the sum: it is unmasked from {roster.threshold} on")
+        if len(names) < (needed := max(roster.threshold, self.fewest)):
+            raise ValueError(f"{len(names)} sites are in the sum: it is unmasked from {needed} on")
         if session.survivors and session.survivors != names:
             raise ValueError("a sum of other sites has been unmasked in this session: never both shares of one site")
         return names
@@ -214,7 +226,10 @@ class SiteExchange:
 
     def _session(self) -> Session | None:
         value = self._notes()["session"]
-        return None if value is None else Session.read(value)
+        try:
+            return None if value is None else Session.read(value)
+        except (KeyError, TypeError):
+            raise ValueError(DAMAGED) from None
 
     def _notes(self) -> dict[str, Any]:
         """The newest session, and of every sum that was unmasked a digest of its sites."""
@@ -224,7 +239,7 @@ class SiteExchange:
             notes = read_json(self.path)
             return {"session": notes["session"], "sums": dict(notes["sums"])}
         except (OSError, ValueError, KeyError, TypeError):
-            raise ValueError("what it remembers of secure sums is damaged") from None
+            raise ValueError(DAMAGED) from None
 
     def _write(self, session: Session, unmasked: Sequence[str] | None = None) -> None:
         sums = self._notes()["sums"]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 
+from harmofl.federation.bounds import largest_weight
+from harmofl.federation.messages import Request
+from harmofl.federation.secure.roster import to_bytes
 from harmofl.methods.aggregation import StreamedSums
 from harmofl.methods.channel import piece_of
+from harmofl.runs.store import checksum
+from harmofl.settings.schema import FederationSettings
 from harmofl.states import State, add_prefix, select_prefix
 
 STATE, SENT, COUNT = "state", "sent", "count"
+SECURE = "secure"
+"""Under which replies to exchanges note what they tell."""
 
 
 class Layout:
@@ -44,6 +51,26 @@ class Layout:
         values = {name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
         counts = {piece: round(float(count)) for piece, count in select_prefix(COUNT, values).items()}
         return select_prefix(STATE, values), select_prefix(SENT, values), counts
+
+
+def site_weights(num_examples: Mapping[str, int], federation: FederationSettings) -> dict[str, float]:
+    """The sites' weights, with mean 1; every site computes its own, so that no server can single one out.
+
+    >>> site_weights({"A": 10, "B": 30, "C": 20}, FederationSettings(weights="examples"))
+    {'A': 0.5, 'B': 1.5, 'C': 1.0}
+    """
+    if federation.weights == "uniform":
+        return dict.fromkeys(num_examples, 1.0)
+    largest = largest_weight([float(count) for count in num_examples.values()], federation)
+    capped = {site: min(float(count), largest) for site, count in num_examples.items()}
+    mean = sum(capped[site] for site in sorted(capped)) / len(capped)
+    return {site: weight / mean for site, weight in capped.items()}
+
+
+def model_digest(request: Request, shared: Sequence[str]) -> str:
+    """What all sites must have received alike: the entries that travel, what was combined, and the settings."""
+    same = {name: request.state[name] for name in shared if name in request.state}
+    return checksum(add_prefix(STATE, same) | add_prefix(SENT, request.combined), to_bytes(request.settings).decode())
 
 
 def summands(aggregation: StreamedSums, site_state: State, weight: float, num_steps: int, momentum: float) -> State:

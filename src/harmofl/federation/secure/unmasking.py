@@ -53,9 +53,12 @@ class Unmasking:
         except ValueError as error:
             raise ValueError(f"{error}, for the secret of {member}") from None
 
-    def check_revealed(self, told: Any, members: Sequence[str]) -> None:
-        """Raise ValueError for what is not one share of each member."""
+    def read_revealed(self, told: Any, members: Sequence[str]) -> dict[str, str]:
+        """What a site told; ValueError if it is not one share of each member."""
         if not isinstance(told, dict) or told.keys() != set(members):
             raise ValueError("it did not tell one share for each site")
         for share in told.values():
+            if not isinstance(share, str):
+                raise ValueError("a share is not a number in hex")
             share_from_hex(share)
+        return dict(told)
