@@ -16,6 +16,7 @@ from harmofl.cli.data import data_app
 from harmofl.cli.deploy import deploy_app
 from harmofl.errors import RunError, UsageError
 from harmofl.files import FULL_OR_BROKEN, what_failed
+from harmofl.lean_imports import import_lean
 from harmofl.version import __version__
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ _options = {"debug": False}
 def main() -> None:
     """Run a command; every expected problem is one line on stderr and an exit code."""
     replace_unknown_characters()
+    import_lean()
     try:
         app()
     except UsageError as error:

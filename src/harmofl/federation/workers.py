@@ -44,7 +44,7 @@ def worker_context() -> Any:
     if os.name != "posix":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harmofl.federation.workers", *SLOW_IMPORTS])
+    context.set_forkserver_preload(["harmofl.federation.lean_worker", "harmofl.federation.workers", *SLOW_IMPORTS])
     with hold_interrupts():
         forkserver.ensure_running()
     return context
