@@ -20,6 +20,7 @@ from harmofl.states import snapshot
 from runs import differences, records, stop_after_round, train, weights
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, in its compiler
 
 
 def tiny_body(channels: int = 3, classes: int = 2, features: int = 4) -> nn.Module:
