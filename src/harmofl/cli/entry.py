@@ -15,8 +15,8 @@ from harmofl.cli import listings, models, overview, planning, runs, studies
 from harmofl.cli.data import data_app
 from harmofl.cli.deploy import deploy_app
 from harmofl.errors import RunError, UsageError
+from harmofl.federation.lean_imports import import_lean
 from harmofl.files import FULL_OR_BROKEN, what_failed
-from harmofl.lean_imports import import_lean
 from harmofl.version import __version__
 
 app = typer.Typer(

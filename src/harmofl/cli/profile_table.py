@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from harmofl.cli.tables import console, make_table
+from harmofl.displays.profiling import BESIDE, PARTS
 from harmofl.documents import read_json
-from harmofl.profiling import BESIDE, PARTS
 from harmofl.runs.folder import RunFolder
 
 

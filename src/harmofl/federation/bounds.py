@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from harmofl.displays.profiling import timed
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.waiting import Waiting
 from harmofl.methods.aggregation import Aggregation
 from harmofl.methods.channel import Combining
-from harmofl.profiling import timed
 from harmofl.settings.schema import FederationSettings
 from harmofl.states import State, num_bytes
 

@@ -19,6 +19,7 @@ from harmofl.data.facts import DataFacts
 from harmofl.data.images import ImageSet, Site, seed_of
 from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
+from harmofl.displays.profiling import each, part
 from harmofl.errors import RefusalError
 from harmofl.federation.bounds import all_finite
 from harmofl.federation.failures import Tell, TrainingDivergedError, describe_fully
@@ -39,7 +40,6 @@ from harmofl.methods.model import Model
 from harmofl.methods.penalties import squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
-from harmofl.profiling import each, part
 from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store

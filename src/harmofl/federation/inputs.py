@@ -15,8 +15,8 @@ from harmofl.data.images import ImageSet, LabelledImages, split_into_batches
 from harmofl.data.prefetch import prefetch
 from harmofl.data.volumes import redraw
 from harmofl.devices import send, to_device
+from harmofl.displays.profiling import each
 from harmofl.methods.layers import Harmonizer
-from harmofl.profiling import each
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, snapshot
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from harmofl.lean_imports import import_lean
+from harmofl.federation.lean_imports import import_lean
 
 import_lean()

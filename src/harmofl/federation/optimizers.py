@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, Optimizer
 
-from harmofl.profiling import is_recording, part
+from harmofl.displays.profiling import is_recording, part
 from harmofl.settings import TrainingSettings
 from harmofl.states import State, plain_copy
 

@@ -11,6 +11,7 @@ from typing import Any
 from harmofl import registry
 from harmofl.data.facts import DataFacts
 from harmofl.devices import check_device, choose_device, threads
+from harmofl.displays.profiling import recording
 from harmofl.errors import DiskError, RunError, UsageError
 from harmofl.events import Watch, Watchers, ignore
 from harmofl.federation.filters.chain import Filters
@@ -24,7 +25,6 @@ from harmofl.federation.simulation import num_workers, obstacle_to_workers, simu
 from harmofl.federation.transports import Transport
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins, plugins_in
-from harmofl.profiling import recording
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.runs.live_file import LiveFile
 from harmofl.runs.model_folder import read_description, start_from

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from harmofl import registry
+from harmofl.displays.profiling import join, leave_events, part
 from harmofl.errors import DiskError
 from harmofl.federation.messages import Reply, Request, decode_reply, decode_request, encode
 from harmofl.federation.transports import Clients
 from harmofl.methods.method import Method
 from harmofl.plugins import load_plugins
-from harmofl.profiling import join, leave_events, part
 from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
 

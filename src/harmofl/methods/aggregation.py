@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from harmofl.displays.profiling import timed
 from harmofl.methods.server_rules import ServerRule, Update
-from harmofl.profiling import timed
 from harmofl.states import State
 
 

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from harmofl.displays.profiling import part
 from harmofl.errors import STRICT
 from harmofl.methods.perturbation import (
     Buffers,
@@ -23,7 +24,6 @@ from harmofl.methods.perturbation import (
 )
 from harmofl.methods.pieces import LocalRound, Piece
 from harmofl.methods.radius import Radius
-from harmofl.profiling import part
 from harmofl.states import restoring
 
 ComputeLoss = Callable[[], Tensor]

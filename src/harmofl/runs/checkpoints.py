@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harmofl.displays.profiling import part
 from harmofl.errors import RunError
-from harmofl.profiling import part
 from harmofl.runs.folder import RunFolder
 from harmofl.runs.selection import Selection
 from harmofl.runs.store import CorruptVersionError

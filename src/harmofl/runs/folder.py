@@ -17,10 +17,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from harmofl.data.facts import DataFacts
+from harmofl.displays.profiling import part
 from harmofl.documents import read_json
 from harmofl.errors import UsageError, describe
 from harmofl.files import claim, remove_parts, sync_folder, write_whole
-from harmofl.profiling import part
 from harmofl.runs.live_samples import LiveSamples
 from harmofl.runs.store import CorruptVersionError, Store
 from harmofl.settings import Settings, differences, read_toml

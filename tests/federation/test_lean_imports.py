@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harmofl import lean_imports
-from harmofl.lean_imports import LeanMonai, import_lean, is_being_imported
+from harmofl.federation import lean_imports
+from harmofl.federation.lean_imports import LeanMonai, import_lean, is_being_imported
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import harmofl
-from harmofl import profiling
 from harmofl.cli.profile_table import show_profile
-from harmofl.profiling import Event, each, is_recording, leave_events, part, read_events, recording, to_trace
+from harmofl.displays import profiling
+from harmofl.displays.profiling import Event, each, is_recording, leave_events, part, read_events, recording, to_trace
 from runs import differences, tiny
 
 
@@ -68,7 +68,7 @@ def test_the_wait_for_each_item_is_measured_and_not_what_is_done_with_it(tmp_pat
 OTHER = """
 import sys
 from pathlib import Path
-from harmofl.profiling import join, leave_events, part
+from harmofl.displays.profiling import join, leave_events, part
 folder = Path(sys.argv[1])
 join(folder)
 for _ in range(2):
