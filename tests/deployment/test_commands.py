@@ -290,3 +290,17 @@ def test_help_imports_nothing_heavy() -> None:
     command = [HARMOFL[0], "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     assert result.stdout.strip() == "set()"
+
+
+def test_an_app_for_somebodys_own_federation_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--engine", "flower", "--sites", "A,B", "--task", "segmentation", "--method", "harmofl"]
+    options += ["--set", "training.rounds=7"]
+    assert call(monkeypatch, "deploy", "app", *options, "--out", tmp_path / "app") == 0
+    assert "README.md" in capsys.readouterr().out
+    assert "rounds = 7" in (tmp_path / "app" / "harmofl_app" / "run.toml").read_text()
+    assert 'sites = "A,B"' in (tmp_path / "app" / "pyproject.toml").read_text()
+    assert call(monkeypatch, "deploy", "app", *options, "--set", "data.folder=/x", "--out", tmp_path / "other") == 2
+    assert "data.folder = '/x'" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
