@@ -108,10 +108,10 @@ def describe_run(settings: Settings, method: Method) -> list[str]:
         f"{training.batch_size}, {training.optimizer} at {training.learning_rate:g}",
         f"network {settings.model.network} with {settings.model.features} features, images of {data.size} pixels, "
         f"seed {settings.seed}",
-        describe_privacy(settings),
         "the server sees the sum of all sites' updates"
         if settings.federation.secure_aggregation
         else "the server sees this hospital's own updates (federation.secure_aggregation = false)",
+        describe_privacy(settings),
     ]
 
 
