@@ -214,7 +214,7 @@ class Server:
 
     def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: Any) -> Request:
         has_own = kind == "train" and site in progress.counted  # it may not have had it yet in a round to evaluate
-        state = progress.state if has_own else self.initial | progress.state
+        state = progress.state if has_own or len(self.shared) == len(self.initial) else self.initial | progress.state
         return Request(
             run=self.run_identifier,
             kind=kind,
