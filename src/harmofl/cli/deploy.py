@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from harmofl.cli import membership, reading
+from harmofl.cli import existing, membership, reading
 from harmofl.cli.completion import complete_engine
-from harmofl.cli.existing import job
 from harmofl.cli.loggers import Log, LogTo, open_loggers
 from harmofl.cli.membership import WithKeys, describe_kit
 from harmofl.cli.options import Assignments, Method, PluginFiles, Preset, Quiet, Resume, Seed, Task
@@ -233,43 +232,6 @@ def run(
     print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")
 
 
-@deploy_app.command("app")
-def app(
-    engine: Annotated[
-        str,
-        typer.Option(help="What runs already: flower.", metavar="ENGINE", autocompletion=complete_engine),
-    ],
-    sites: Annotated[
-        str, typer.Option(help="The hospitals' names, as in their site.toml, with commas.", metavar="A,B,C")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The folder to make; it must not exist, or be empty.")],
-    config: Annotated[Path | None, typer.Option(help="What to train: a TOML file.")] = None,
-    task: Task = None,
-    method: Method = None,
-    preset: Preset = None,
-    assignments: Assignments = [],  # noqa: B006
-    seed: Seed = None,
-    runs: Annotated[str, typer.Option(help="Where run folders are, on the server's machine.")] = "~/harmofl-runs",
-    name: Annotated[str, typer.Option(help="The app's name.")] = "harmofl-app",
-    plugins: PluginFiles = [],  # noqa: B006
-) -> None:
-    """Write an app for a federation that runs already, which its own tools start: for Flower, `flwr run`.
-
-    For example:  harmofl deploy app --engine flower --sites A,B,C --task segmentation --method harmofl --out app
-
-    Then:  flwr run app SUPERLINK
-    """
-    from harmofl.deployment.coordinator import read_options
-    from harmofl.deployment.existing import write_app
-    from harmofl.deployment.provisioning import parse_sites
-    from harmofl.settings import parse_assignments
-
-    given = parse_assignments(assignments) | ({} if seed is None else {"seed": seed})
-    options = read_options(task, method, preset, config, given)
-    write_app(engine, options, parse_sites(sites), runs, name, out)
-    print(f"{out}: what it needs and how to start it is in {out / 'README.md'}")
-
-
 @deploy_app.command("compare")
 def compare(
     config: Annotated[Path | None, typer.Option(help="What will be trained: a TOML file.")] = None,
@@ -308,7 +270,8 @@ def compare(
 
 deploy_app.command("watch")(reading.watch)
 deploy_app.command("follow")(reading.follow)
-deploy_app.command("job")(job)
+deploy_app.command("app")(existing.app)
+deploy_app.command("job")(existing.job)
 
 
 @deploy_app.command("plan")
