@@ -18,6 +18,7 @@ import engines  # noqa: F401
 import growth  # noqa: F401
 import larger_than_memory  # noqa: F401
 import parallel  # noqa: F401
+import secure_aggregation  # noqa: F401
 import speed  # noqa: F401
 from bench_results import Result, Results, write_table
 from measuring import Benchmark, Bound, benchmarks
