@@ -144,7 +144,7 @@ def test_a_readme_names_only_commands_and_files_that_there_are(kits: Path, party
 
 def test_every_setting_of_a_site_is_in_its_file_with_a_comment(kits: Path) -> None:
     text = (kits / "sites" / SITES[0] / "site.toml").read_text()
-    unset = {"site_in_data", "intensity", "largest_memory_mb", "health_port"}
+    unset = {"site_in_data", "intensity", "largest_memory_mb", "health_port", "consortium_key"}
     assert set(tomllib.loads(text)) == set(SiteSettings.model_fields) - unset
     commented = tomllib.loads(re.sub(rf"^# (({'|'.join(unset)}) = )", r"\1", text, flags=re.MULTILINE))
     assert set(commented) == set(SiteSettings.model_fields)

@@ -80,7 +80,7 @@ def test_code_and_unknown_names_are_refused(tmp_path: Path, name: str, value: An
         ({"round": -1}, "rounds must be whole numbers"),
         ({"round": 1.5}, "rounds must be whole numbers"),
         ({"keep": ("x",)}, "rounds must be whole numbers"),
-        ({"settings": ["a"]}, "settings must be a table"),
+        ({"settings": ["a"]}, "settings, and what is exchanged, must be tables"),
     ],
 )
 def test_fields_that_no_server_sends_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

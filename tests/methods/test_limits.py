@@ -14,7 +14,6 @@ from harmofl.states import State, select_prefix
 
 RESET = {"training.optimizer_state": "reset"}
 ADAM = {"training.optimizer": "adam", "training.learning_rate": 1e-3}
-GROUP = {"model.norm": "group"}
 
 FinalWeights = Callable[..., State]
 
@@ -49,8 +48,6 @@ def largest_difference(first: State, second: State) -> float:
         ("sitealign", {"method.max_gain": 1.0}, {}),
         ("fixbn", {"method.exploration": 1.0}, {}),
         ("fedwon", {}, {"model.norm": "weight-standardization"}),
-        ("fedbn", GROUP, GROUP),
-        ("silobn", GROUP, GROUP),
         ("momentum-sam", {"method.radius": 0}, {}),
         ("fedlesam", {"method.radius": 0}, {}),
         ("fedasam", {"method.adaptive_radius": 0}, {}),

@@ -14,6 +14,9 @@ NOT_SHOWN = ("task", "preset", "seed", "data.folder", "data.hold_out_site")
 TRAINING = ("rounds", "local_epochs", "batch_size", "optimizer", "learning_rate", "learning_rate_schedule")
 """Settings of training that every table names."""
 
+NEUTRAL: dict[str, object] = {"reuse": 1, "ascent_fraction": 1.0}
+"""Settings of a method that are not named where they change nothing."""
+
 Changes = set[tuple[str, str]]
 """Settings that differ from the defaults, with their values."""
 
@@ -43,7 +46,7 @@ def _of_method(experiment: Experiment, row: str) -> dict[str, str]:
     return {
         name: str(value)
         for name, value in shared.items()
-        if name != "name" and value is not None and all(method[name] == value for method in each)
+        if name != "name" and value not in (None, NEUTRAL.get(name)) and all(method[name] == value for method in each)
     }
 
 

@@ -6,7 +6,7 @@ from harmofl.errors import UsageError
 from harmofl.methods.harmonizers import Harmonization
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
-from harmofl.methods.sharing import everything
+from harmofl.methods.sharing import all_but_batch_norm, all_but_statistics
 from harmofl.settings import Settings
 
 
@@ -24,7 +24,7 @@ def check_pieces(method: Method, model: Model) -> None:
 def check_sharing(method: Method, model: Model, settings: Settings) -> None:
     """Raise an error for a method that would silently be FedAvg: the network has nothing that a site could keep."""
     keeps_nothing = set(method.shares(model.network)) == set(model.network.state_dict())
-    if keeps_nothing and method.shares is not everything:
+    if keeps_nothing and method.shares in (all_but_batch_norm, all_but_statistics):
         network = f"model.network = {settings.model.network!r} with model.norm = {settings.model.norm!r}"
         raise UsageError(
             f"{network} has no layer that {method.name} keeps at the sites, so it would keep nothing there and be "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harmofl.data.facts import DataFacts
-from harmofl.errors import RunError
+from harmofl.errors import DiskError, RunError
 from harmofl.events import RoundsFinished, RoundStarted, Watch, event_of, ignore
 from harmofl.federation.bounds import Verdict, all_finite
 from harmofl.federation.client import sites_differ
@@ -134,7 +134,7 @@ class Server:
             for arrival in self.sites.ask(updates.requests, records, updates.expected):
                 if arrival.usable:
                     updates.add(arrival.reply)
-                    measured[arrival.reply.site] = bool(arrival.num_bytes)
+                    measured[arrival.reply.site] = bool(arrival.reply.sent or arrival.reply.state)  # masked: a row
                     records.append(record_measurement(requests[arrival.reply.site], arrival.reply))
             self._leave_out(updates.finish(), requests, measured, records)
             self.sites.require_quorum(sum(measured.values()), len(sites), 0, records)
@@ -148,6 +148,8 @@ class Server:
         """Write records also if a round fails, for whoever looks for the cause; a resumed run drops them again."""
         try:
             yield
+        except DiskError:
+            raise  # there is no room for them, and no site is to blame
         except RunError:
             self.folder.append(records)
             raise
