@@ -21,7 +21,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExistingFlo
         yield started
 
 
-@pytest.mark.parametrize("method", ["harmofl", "fedbn", "scaffold"])
+@pytest.mark.parametrize("method", ["harmofl", "scaffold"])
 def test_the_app_changes_no_bit(tmp_path: Path, federation: ExistingFlower, method: str) -> None:
     train(tmp_path / "here", method, data__sites=TWO)
     out = federation.run(method, method)
