@@ -156,12 +156,14 @@ def choose(scores: Scores) -> tuple[str, list[Place]]:
 
 def read_scores(results: Path) -> tuple[Scores, list[MissingRun]]:
     """Every candidate's validation scores from kept results, and which runs are missing."""
+    # First the plans, whose plugins the kept settings of some candidates need.
+    # The folder of images is not opened: kept results say what they are of.
+    plans = {task: read_experiment(_plan(task), "images" if task == TILES else None) for task in TASKS}
     kept = Kept(results)
     found: dict[str, dict[Setting, MethodScores]] = {}
     missing: list[MissingRun] = []
-    for task in TASKS:
-        folder = "images" if task == TILES else None  # it is not opened: kept results say what they are of
-        done = gather(read_experiment(ROOT / "experiments" / f"recipe-{task}.toml", folder), kept=kept)
+    for task, plan in plans.items():
+        done = gather(plan, kept=kept)
         missing += [MissingRun(task, cell.row, str(cell.variation), cell.seed) for cell in done.missing]
         places = {cell.label: (cell.row, str(cell.variation)) for cell in done.experiment.cells}
         runs = done.lines()
@@ -169,6 +171,10 @@ def read_scores(results: Path) -> tuple[Scores, list[MissingRun]]:
             row, schedule = places[method.label]
             found.setdefault(row, {})[task, schedule] = method
     return found, missing
+
+
+def _plan(task: str) -> Path:
+    return ROOT / "experiments" / f"recipe-{task}.toml"
 
 
 def table(places: Sequence[Place], remarks: Mapping[str, str]) -> str:
