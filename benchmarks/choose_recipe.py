@@ -30,7 +30,9 @@ SMALLEST_GAIN = 0.3
 """Points for which one more piece is worth having."""
 SCREENING = ("cosine", 0)
 """Schedule and seed with which every candidate is run, before those that go on make all other runs."""
-NUM_SCREENED = 3
+LARGEST_LOSS_ON_PHANTOMS = 0.5
+"""Points that a candidate may lose on them in the screening; if it loses more, it is not run on the tiles."""
+NUM_SCREENED = 2
 """Candidates beside the baseline that go on."""
 SCREENING_TIE = 0.1
 """Points below the last of them within which another one goes on, too."""
@@ -124,9 +126,25 @@ def is_tie(best: Place, other: Place, scores: Scores) -> bool:
     return len(differences) < FEWEST_PAIRS or noise
 
 
+def lost_on_phantoms(scores: Scores) -> list[str]:
+    """The candidates that lose too much on the phantoms to be run on the tiles, by the screening's runs alone."""
+    base = _on_phantoms(scores[BASELINE])
+    own = {name: _on_phantoms(settings) for name, settings in scores.items()}
+    gains = {name: [paired_differences(own[name][each], base[each]).mean() for each in base] for name in own}
+    return [name for name, found in gains.items() if np.mean(found) < -LARGEST_LOSS_ON_PHANTOMS]
+
+
+def _on_phantoms(own: Mapping[Setting, MethodScores]) -> dict[Setting, MethodScores]:
+    return {setting: method for setting, method in _of_screening(own).items() if setting[0] != TILES}
+
+
 def screen(scores: Scores) -> tuple[list[str], list[Place]]:
-    """The candidates that go on to the choice, and the places of all of them, by the screening's runs alone."""
-    places = rank({name: _of_screening(own) for name, own in scores.items()})
+    """The candidates that go on to the choice, and the places of all that were run on the tiles.
+
+    Only the screening's runs count.
+    """
+    lost = lost_on_phantoms(scores)
+    places = rank({name: _of_screening(own) for name, own in scores.items() if name not in lost})
     others = [each for each in places if each.name != BASELINE]
     last = others[min(NUM_SCREENED, len(others)) - 1].gain
     return [BASELINE, *(each.name for each in others if each.gain >= last - SCREENING_TIE)], places
@@ -198,7 +216,14 @@ def is_complete(missing: Sequence[MissingRun], stage: str) -> bool:
 def main() -> int:
     """Print both stages and the choice, or what is missing for them."""
     scores, missing = read_scores(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "results")
-    if not is_complete([each for each in missing if each.is_for_screening], "screening"):
+    needed = [each for each in missing if each.is_for_screening]
+    if not is_complete([each for each in needed if each.task != TILES], "screening on phantoms"):
+        return 1
+    lost = lost_on_phantoms(scores)
+    print(
+        f"Out, as they lose more than {LARGEST_LOSS_ON_PHANTOMS} points on the phantoms: {', '.join(lost) or 'none'}.\n"
+    )
+    if not is_complete([each for each in needed if each.candidate not in lost], "screening on the tiles"):
         return 1
     screened, places = screen(scores)
     print("Screening:", table(places, dict.fromkeys(screened, "goes on")), sep="\n\n", end="\n\n")
