@@ -174,6 +174,23 @@ def test_one_look_at_a_curve_names_both_ends(place: Place) -> None:
     assert [drawing.file for drawing in place.page.drawings()] == ["radii-curve.png"]
 
 
+def test_an_overview_has_a_column_per_experiment_and_complete_lines_only(place: Place) -> None:
+    varied = "".join(
+        f'\n[[variations]]\nname = "{name}"\nsettings.training.learning_rate = {rate}\n'
+        for name, rate in (("slow", 0.001), ("fast, or so", 0.1))
+    )
+    for name, title in (("first", "Fair, mice"), ("second", "Fair, men")):
+        place.plan(name, PLAN.replace("Tiny", title).replace("[0, 1, 2]", "[0, 1]") + varied)
+    slow, fast = (f"{{}}/{name}/seed-{{}}" for name in ("slow", "fast-or-so"))
+    place.done(*(path.format("fedavg", seed) for path in (slow, fast) for seed in (0, 1)), name="first")
+    place.done(slow.format("harmofl", 0), slow.format("harmofl", 1), fast.format("harmofl", 0), name="second")
+    text = place.show("overview: first, second; variations: slow | fast, or so")
+    assert "| Method | mice | men |" in text
+    # The two plans are alike, so that each finds the other's cells.
+    assert "| FedAvg | 70.00 → 70.00 | 70.00 → 70.00 |\n| HarmoFL | 74.00 → – | 74.00 → – |\n" in text
+    assert "slow → fast, or so. Averages over sites and 2 seeds, in percent" in text
+
+
 def test_prose_survives_and_writing_again_changes_nothing(place: Place) -> None:
     place.done(*ALL[:3])
     changed = place.page.write()

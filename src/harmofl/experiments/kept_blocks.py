@@ -10,7 +10,8 @@ from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.kept_figures import FIGURES
 
 MARK = re.compile(
-    r"<!-- (?P<kind>summary|table|flatness)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->"
+    r"<!-- (?P<kind>summary|overview|table|flatness)(?:: (?P<name>[\w., -]+?))?"
+    r"(?:; figures: (?P<figures>[\w, -]+?))?(?:; variations: (?P<variations>[^>]+?))? -->"
 )
 END = "<!-- end -->"
 
@@ -22,9 +23,12 @@ class Block:
     mark: str
     kind: str
     name: str
+    """Of an experiment; an overview has several, with commas between them."""
     figures: tuple[str, ...]
     heading: str
     """The nearest one above."""
+    variations: tuple[str, ...] = ()
+    """Those that an overview shows side by side."""
 
 
 def read_blocks(text: str) -> Iterator[tuple[Block | None, str]]:
@@ -37,14 +41,19 @@ def read_blocks(text: str) -> Iterator[tuple[Block | None, str]]:
         if end < 0:
             raise UsageError(f"{mark[0]} has no {END}")
         headings = re.findall(r"^#+ (.+)$", text[: mark.start()], flags=re.MULTILINE)
-        names = tuple(name.strip() for name in (mark["figures"] or "").split(",") if name.strip())
+        names = _split(mark["figures"], ",")
         for name in names:
             if name not in FIGURES:
                 raise unknown_name("figure", name, FIGURES)
-        block = Block(mark[0], mark["kind"], mark["name"] or "", names, headings[-1] if headings else "")
+        heading, variations = headings[-1] if headings else "", _split(mark["variations"], "|")
+        block = Block(mark[0], mark["kind"], mark["name"] or "", names, heading, variations)
         yield block, text[place : mark.start()]
         place = end + len(END)
     yield None, text[place:]
+
+
+def _split(text: str | None, separator: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(separator) if name.strip())
 
 
 def anchor(heading: str) -> str:

@@ -1,6 +1,7 @@
 """A Markdown page of results: prose by hand, and blocks between marks that are made of kept results alone.
 
     <!-- summary -->                                                  one line per experiment of the page
+    <!-- overview: fair-nuclei, fair-prostate; variations: a | b -->  a column per experiment, a line per row
     <!-- table: table-histology; figures: sites, convergence -->      an experiment's table, tests, figures and command
     <!-- flatness: ablation-histology -->                             what `harmofl landscape` measured of its cells
     …
@@ -21,6 +22,7 @@ from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.kept import Kept, images_of
 from harmofl.experiments.kept_blocks import END, Block, read_blocks
 from harmofl.experiments.kept_figures import Drawing, drawings_of
+from harmofl.experiments.kept_overview import overview_table
 from harmofl.experiments.kept_summary import summary_table
 from harmofl.experiments.notes import training_note
 from harmofl.experiments.plan import Paper, read_plan
@@ -114,6 +116,8 @@ class KeptPage:
         if block.kind == "summary":
             tables = [other for other in self._blocks() if other.kind == "table"]
             return summary_table([(other, self.results(other.name)) for other in tables])
+        if block.kind == "overview":
+            return overview_table([self.results(name.strip()) for name in block.name.split(",")], block.variations)
         return self._flatness(block) if block.kind == "flatness" else self._table(block)
 
     def _drawings(self, block: Block) -> list[Drawing]:
