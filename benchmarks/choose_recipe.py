@@ -220,9 +220,7 @@ def main() -> int:
     if not is_complete([each for each in needed if each.task != TILES], "screening on phantoms"):
         return 1
     lost = lost_on_phantoms(scores)
-    print(
-        f"Out, as they lose more than {LARGEST_LOSS_ON_PHANTOMS} points on the phantoms: {', '.join(lost) or 'none'}.\n"
-    )
+    print(f"More than {LARGEST_LOSS_ON_PHANTOMS} points lost on the phantoms: {'; '.join(lost) or 'by none'}.\n")
     if not is_complete([each for each in needed if each.candidate not in lost], "screening on the tiles"):
         return 1
     screened, places = screen(scores)
