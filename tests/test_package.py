@@ -15,6 +15,11 @@ import yaml
 from harmofl.version import __version__
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "release"))
+
+from check import declared_versions, find_pythons, version_of  # noqa: E402
+
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +97,22 @@ def test_version_citation_changelog_and_tag_agree() -> None:
         assert tag == f"v{__version__}"
 
 
+def test_every_declared_python_that_is_found_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, broken = (version for version in declared_versions() if version != OWN)
+    for version, code in ((other, f"echo {other}"), (broken, "exit 127")):  # a shim of pyenv ends like that
+        (tmp_path / f"python{version}").write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / f"python{version}").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert find_pythons(None) == {OWN: sys.executable, other: str(tmp_path / f"python{other}")}
+    assert f"Python {broken}: not tried" in capsys.readouterr().out
+    assert find_pythons([sys.executable]) == {OWN: sys.executable}
+    with pytest.raises(SystemExit, match=rf"python{re.escape(broken)}: not Python 3"):
+        find_pythons([str(tmp_path / f"python{broken}")])
+    assert version_of("no-such-python") == ""
+
+
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -107,10 +128,13 @@ def test_workflows_run_the_commands_of_the_makefile_with_few_rights(path: Path) 
 
 
 def test_the_versions_of_python_that_are_declared_are_tried() -> None:
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    declared = [name.rpartition(" ")[2] for name in classifiers if re.search(r":: 3\.\d+$", name)]
-    tests = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
-    assert tests["jobs"]["test"]["strategy"]["matrix"]["python"] == declared
+    workflows = {path.stem: yaml.safe_load(path.read_text()) for path in WORKFLOWS}
+    assert workflows["tests"]["jobs"]["test"]["strategy"]["matrix"]["python"] == declared_versions()
+    steps = workflows["release"]["jobs"]["build"]["steps"]
+    (installed,) = (step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {}))
+    assert sorted(installed.split()) == declared_versions()
+    names = " ".join(f"python{version}" for version in declared_versions())
+    assert any(f'make release-check PYTHONS="{names}"' in step.get("run", "") for step in steps)
 
 
 @pytest.mark.parametrize("target", ["help", "docs", "release-check", "models"])
