@@ -7,7 +7,7 @@ METHODS ?= fedavg fedbn harmofl
 TASK    ?= segmentation
 PYTHONS ?=
 
-.PHONY: help demo test test-engines lint bench bench-quick results docs models release-check install clean
+.PHONY: help demo test test-engines lint bench bench-quick results docs models release-check version install clean
 
 help:
 	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
@@ -19,6 +19,7 @@ help:
 	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make models DATA=folder   small models of one's own or the results' images, exported with their cards: models/"
 	@echo "make release-check   wheel and sdist, built twice and compared, tried with every Python found; a bill of materials"
+	@echo "make version VERSION=1.2.0   set it in the package, CITATION.cff and CHANGELOG.md, for a release of today"
 	@echo "make clean   remove what these commands made"
 
 demo: install
@@ -56,6 +57,9 @@ models: install
 
 release-check: install
 	$(BIN)/python release/check.py --out dist $(addprefix --python ,$(PYTHONS))
+
+version:
+	$(PYTHON) release/set_version.py $(VERSION)
 
 install: $(VENV)/installed
 

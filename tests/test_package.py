@@ -1,7 +1,9 @@
 """What is published holds everything, is built the same every time, and works outside the checkout."""
 
+import datetime
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "release"))
 
 from check import declared_versions, find_pythons, version_of  # noqa: E402
+from set_version import set_version  # noqa: E402
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -83,18 +86,36 @@ def test_the_installed_wheel_trains_and_knows_its_plans_outside_the_checkout(whe
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
 
 
-def test_version_citation_changelog_and_tag_agree() -> None:
-    base, _, development = __version__.partition(".dev")
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert str(citation["version"]) == __version__
+def check_versions(root: Path, version: str) -> None:
+    """CITATION.cff and the newest heading of CHANGELOG.md name a version, and the same date if it is released."""
+    base, _, development = version.partition(".dev")
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert str(citation["version"]) == version
     assert ("date-released" in citation) == (not development)
-    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    heading = re.search(r"^## (.+)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heading
-    assert heading[1].split(" ")[0] == base
-    assert ("unreleased" in heading[1]) == bool(development)
+    assert heading[1] == f"{base} ({citation.get('date-released', 'unreleased')})"
+
+
+def test_version_citation_changelog_and_tag_agree() -> None:
+    check_versions(ROOT, __version__)
     tagged = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     for tag in filter(re.compile(r"v\d").match, tagged.stdout.split()):
         assert tag == f"v{__version__}"
+
+
+@pytest.mark.parametrize("versions", [["9.0.0"], ["9.0.0", "9.1.0.dev0"], ["9.0.0.dev0", "9.0.0"]])
+def test_one_command_sets_the_version_everywhere(tmp_path: Path, versions: list[str]) -> None:
+    (tmp_path / "src" / "harmofl").mkdir(parents=True)
+    for name in ("src/harmofl/version.py", "CITATION.cff", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for version in versions:
+        set_version(tmp_path, version, datetime.date(2030, 1, 2))
+        check_versions(tmp_path, version)
+        assert f'__version__ = "{version}"' in (tmp_path / "src" / "harmofl" / "version.py").read_text()
+    old, new = ((root / "CHANGELOG.md").read_text().splitlines() for root in (ROOT, tmp_path))
+    bases = {version.partition(".dev")[0] for version in versions}
+    assert len(new) == len(old) + 2 * len(bases)  # a heading each; what was written stays
 
 
 def test_every_declared_python_that_is_found_is_tried(
@@ -137,7 +158,7 @@ def test_the_versions_of_python_that_are_declared_are_tried() -> None:
     assert any(f'make release-check PYTHONS="{names}"' in step.get("run", "") for step in steps)
 
 
-@pytest.mark.parametrize("target", ["help", "docs", "release-check", "models"])
+@pytest.mark.parametrize("target", ["help", "docs", "release-check", "models", "version"])
 def test_the_makefile_knows(target: str) -> None:
     result = subprocess.run(["make", "-n", target, "VENV=/nowhere"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
