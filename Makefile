@@ -5,8 +5,9 @@ BIN     := $(VENV)/bin
 JOBS    ?= 2
 METHODS ?= fedavg fedbn harmofl
 TASK    ?= segmentation
+PYTHONS ?=
 
-.PHONY: help demo test test-engines lint bench bench-quick results docs models release-check install clean
+.PHONY: help demo test test-engines lint bench bench-quick results docs models release-check version install clean
 
 help:
 	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
@@ -17,7 +18,8 @@ help:
 	@echo "make bench   every speed that docs/performance.md promises, measured; bench-quick: the most important, two minutes"
 	@echo "make results the numbers and figures of docs/results.md, from results/"
 	@echo "make models DATA=folder   small models of one's own or the results' images, exported with their cards: models/"
-	@echo "make release-check   wheel and sdist, built twice and compared, tried in an empty environment; a bill of materials"
+	@echo "make release-check   wheel and sdist, built twice and compared, tried with every Python found; a bill of materials"
+	@echo "make version VERSION=1.2.0   set it in the package, CITATION.cff and CHANGELOG.md, for a release of today"
 	@echo "make clean   remove what these commands made"
 
 demo: install
@@ -54,7 +56,10 @@ models: install
 	done
 
 release-check: install
-	$(BIN)/python release/check.py --out dist
+	$(BIN)/python release/check.py --out dist $(addprefix --python ,$(PYTHONS))
+
+version:
+	$(PYTHON) release/set_version.py $(VERSION)
 
 install: $(VENV)/installed
 

@@ -1,6 +1,7 @@
-"""Build wheel and sdist twice, compare them, check them, and try the wheel in an empty environment.
+"""Build wheel and sdist twice, compare them, check them, and try the wheel in empty environments.
 
-`make release-check` runs it. It writes to dist/ what would be published, and a bill of materials of the environment.
+`make release-check` runs it, with every version of Python that pyproject.toml declares and that is found. It writes to
+dist/ what would be published, and a bill of materials of the first environment.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import argparse
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,19 +27,62 @@ def main() -> None:
     """Do all of it, or stop at the first thing that is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter of the empty environment")
-    parser.add_argument("--extras", default="full", help="of the empty environment, with commas between; '': none")
+    parser.add_argument(
+        "--python",
+        action="append",
+        metavar="COMMAND",
+        help="an interpreter to try the wheel with; may be given more than once (default: this one, and pythonX.Y "
+        "on the PATH for every other version in pyproject.toml)",
+    )
+    parser.add_argument("--extras", default="full", help="of the empty environments, with commas between; '': none")
     parser.add_argument("--build-only", action="store_true", help="only build, compare and check")
     chosen = parser.parse_args()
+    pythons = {} if chosen.build_only else find_pythons(chosen.python)
     chosen.out.mkdir(parents=True, exist_ok=True)
     files = build_twice(chosen.out)
     run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)])
-    if not chosen.build_only:
-        wheel = next(path for path in files if path.suffix == ".whl")
+    wheel = next(path for path in files if path.suffix == ".whl")
+    for number, (version, python) in enumerate(pythons.items()):
         with tempfile.TemporaryDirectory() as folder:
-            try_installed(wheel, Path(folder), chosen.python, chosen.extras, chosen.out)
+            inside = try_installed(wheel, Path(folder), python, chosen.extras)
+            if number == 0:
+                write_bill(inside / "python", chosen.out / f"{wheel.name.split('-py3')[0]}.cdx.json")
+        print(f"Python {version}: installed, trained")
     for path in files:
         print(f"{hash_of(path)}  {path.name}")
+
+
+def find_pythons(given: Sequence[str] | None) -> dict[str, str]:
+    """The interpreters to try, by version: those that are given, which must work, or those that are found."""
+    declared = declared_versions()
+    if given:
+        pythons = {version_of(python): python for python in given}
+        unknown = [python for version, python in pythons.items() if version not in declared]
+        if unknown:
+            raise SystemExit(f"--python {', '.join(unknown)}: not Python {', '.join(declared)}")
+        return pythons
+    own = version_of(sys.executable)
+    commands = {version: shutil.which(f"python{version}") or "" for version in declared} | {own: sys.executable}
+    found = {version: command for version, command in commands.items() if version_of(command) == version}
+    for version in declared:
+        if version not in found:
+            print(f"Python {version}: not tried, as there is no python{version} on the PATH")
+    return found
+
+
+def declared_versions() -> list[str]:
+    """The versions of Python that pyproject.toml names."""
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    return [name.rpartition(" ")[2] for name in classifiers if re.search(r":: 3\.\d+$", name)]
+
+
+def version_of(python: str) -> str:
+    """An interpreter's version, such as 3.12; empty if it cannot be started, as some that are on the PATH."""
+    asked = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def build_twice(out: Path) -> list[Path]:
@@ -67,8 +113,8 @@ def date() -> str:
     return os.environ.get("SOURCE_DATE_EPOCH") or subprocess.run(asked, capture_output=True, text=True).stdout.strip()
 
 
-def try_installed(wheel: Path, folder: Path, python: str, extras: str, out: Path) -> None:
-    """Install the wheel where nothing else is, train with it, run a plan by its name, and list what was installed."""
+def try_installed(wheel: Path, folder: Path, python: str, extras: str) -> Path:
+    """Install the wheel where nothing else is, train with it, run a plan by its name; where its programs are."""
     environment = folder / "venv"
     run([python, "-m", "venv", str(environment)])
     inside = environment / ("Scripts" if os.name == "nt" else "bin")
@@ -79,7 +125,7 @@ def try_installed(wheel: Path, folder: Path, python: str, extras: str, out: Path
     commands = [("--version",), TRAIN, *([SAMPLES] if "full" in extras or "reports" in extras else [])]
     for command in commands:
         run([str(inside / "harmofl"), *command], {"PYTHONPATH": ""}, cwd=folder)
-    write_bill(inside / "python", out / f"{wheel.name.split('-py3')[0]}.cdx.json")
+    return inside
 
 
 def write_bill(python: Path, path: Path) -> None:

@@ -1,21 +1,26 @@
 """Tiny runs for tests, as calls and as processes, and what two equal runs have in common."""
 
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors import safe_open
 
 import harmofl
-from harmofl import registry
+from harmofl import cli, registry
 from harmofl.analysis.drift_terms import SiteGradient, gradient_at
 from harmofl.analysis.loaded_runs import load_runs
 from harmofl.devices import threads
@@ -76,9 +81,45 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def call(args: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run([*HARMOFL, *args], capture_output=True, text=True, env=environment(), timeout=120)
+def call(
+    args: list[str], cwd: Path | None = None, columns: int = 200, encoding: str = "utf-8"
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in this process, as a new one takes seconds to import torch.
+
+    `columns`, `encoding`: of the terminal.
+    """
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), own_logging():
+        patch.setattr(sys, "argv", ["harmofl", *args])
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        patch.setenv("COLUMNS", str(columns))
+        patch.chdir(cwd or Path.cwd())
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess(args, code, *(read_back(stream) for stream in (out, err)))
+
+
+def read_back(stream: io.TextIOWrapper) -> str:
+    """What was written to a stream."""
+    stream.seek(0)
+    return stream.read()
+
+
+@contextmanager
+def own_logging() -> Iterator[None]:
+    """No handlers yet, as when a process starts; afterwards those of before."""
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    root.handlers = []
+    try:
+        yield
+    finally:
+        root.handlers = before[0]
+        root.setLevel(before[1])
 
 
 def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str] | None = None, seconds: float = 60) -> None:

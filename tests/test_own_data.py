@@ -44,10 +44,17 @@ def train(task: str, folder: Path, out: Path, method: str = "fedavg", **settings
     return harmofl.train(task, method, data=folder, preset="smoke", settings=base | changes, out=out)
 
 
+LOOKING = ("centralized", "fedbn", "fedrdn", "harmofl", "local", "moon", "sitealign")
+"""Methods that look at images or at what a network makes of them, or that join or part the sites' images."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("method", registry.methods.names())
-@pytest.mark.parametrize("task", ["classification", "segmentation"])
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [("classification", name) for name in registry.methods.names()] + [("segmentation", name) for name in LOOKING],
+)
 def test_every_method_trains_on_own_data(folders: dict[str, Path], tmp_path: Path, task: str, method: str) -> None:
+    """What a method does with masks instead of labels, `test_every_method` shows for all of them."""
     summary = train(task, folders[task], tmp_path / "run", method)
     assert summary["test"].keys() == {"site-0", "site-1", "average", "std"}
     assert all(0 <= score <= 1 for score in summary["test"].values())

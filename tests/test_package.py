@@ -1,7 +1,9 @@
 """What is published holds everything, is built the same every time, and works outside the checkout."""
 
+import datetime
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +17,12 @@ import yaml
 from harmofl.version import __version__
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "release"))
+
+from check import declared_versions, find_pythons, version_of  # noqa: E402
+from set_version import set_version  # noqa: E402
+
+OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @pytest.fixture(scope="module")
@@ -78,18 +86,52 @@ def test_the_installed_wheel_trains_and_knows_its_plans_outside_the_checkout(whe
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
 
 
-def test_version_citation_changelog_and_tag_agree() -> None:
-    base, _, development = __version__.partition(".dev")
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert str(citation["version"]) == __version__
+def check_versions(root: Path, version: str) -> None:
+    """CITATION.cff and the newest heading of CHANGELOG.md name a version, and the same date if it is released."""
+    base, _, development = version.partition(".dev")
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
+    assert str(citation["version"]) == version
     assert ("date-released" in citation) == (not development)
-    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    heading = re.search(r"^## (.+)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heading
-    assert heading[1].split(" ")[0] == base
-    assert ("unreleased" in heading[1]) == bool(development)
+    assert heading[1] == f"{base} ({citation.get('date-released', 'unreleased')})"
+
+
+def test_version_citation_changelog_and_tag_agree() -> None:
+    check_versions(ROOT, __version__)
     tagged = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     for tag in filter(re.compile(r"v\d").match, tagged.stdout.split()):
         assert tag == f"v{__version__}"
+
+
+@pytest.mark.parametrize("versions", [["9.0.0"], ["9.0.0", "9.1.0.dev0"], ["9.0.0.dev0", "9.0.0"]])
+def test_one_command_sets_the_version_everywhere(tmp_path: Path, versions: list[str]) -> None:
+    (tmp_path / "src" / "harmofl").mkdir(parents=True)
+    for name in ("src/harmofl/version.py", "CITATION.cff", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for version in versions:
+        set_version(tmp_path, version, datetime.date(2030, 1, 2))
+        check_versions(tmp_path, version)
+        assert f'__version__ = "{version}"' in (tmp_path / "src" / "harmofl" / "version.py").read_text()
+    old, new = ((root / "CHANGELOG.md").read_text().splitlines() for root in (ROOT, tmp_path))
+    bases = {version.partition(".dev")[0] for version in versions}
+    assert len(new) == len(old) + 2 * len(bases)  # a heading each; what was written stays
+
+
+def test_every_declared_python_that_is_found_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, broken = (version for version in declared_versions() if version != OWN)
+    for version, code in ((other, f"echo {other}"), (broken, "exit 127")):  # a shim of pyenv ends like that
+        (tmp_path / f"python{version}").write_text(f"#!/bin/sh\n{code}\n")
+        (tmp_path / f"python{version}").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert find_pythons(None) == {OWN: sys.executable, other: str(tmp_path / f"python{other}")}
+    assert f"Python {broken}: not tried" in capsys.readouterr().out
+    assert find_pythons([sys.executable]) == {OWN: sys.executable}
+    with pytest.raises(SystemExit, match=rf"python{re.escape(broken)}: not Python 3"):
+        find_pythons([str(tmp_path / f"python{broken}")])
+    assert version_of("no-such-python") == ""
 
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -107,13 +149,16 @@ def test_workflows_run_the_commands_of_the_makefile_with_few_rights(path: Path) 
 
 
 def test_the_versions_of_python_that_are_declared_are_tried() -> None:
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    declared = [name.rpartition(" ")[2] for name in classifiers if re.search(r":: 3\.\d+$", name)]
-    tests = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
-    assert tests["jobs"]["test"]["strategy"]["matrix"]["python"] == declared
+    workflows = {path.stem: yaml.safe_load(path.read_text()) for path in WORKFLOWS}
+    assert workflows["tests"]["jobs"]["test"]["strategy"]["matrix"]["python"] == declared_versions()
+    steps = workflows["release"]["jobs"]["build"]["steps"]
+    (installed,) = (step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {}))
+    assert sorted(installed.split()) == declared_versions()
+    names = " ".join(f"python{version}" for version in declared_versions())
+    assert any(f'make release-check PYTHONS="{names}"' in step.get("run", "") for step in steps)
 
 
-@pytest.mark.parametrize("target", ["help", "docs", "release-check", "models"])
+@pytest.mark.parametrize("target", ["help", "docs", "release-check", "models", "version"])
 def test_the_makefile_knows(target: str) -> None:
     result = subprocess.run(["make", "-n", target, "VENV=/nowhere"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

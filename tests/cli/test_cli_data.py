@@ -13,7 +13,7 @@ from PIL import Image
 
 import harmofl
 from folders import classification_folder, prostate_folder, segmentation_folder
-from runs import HARMOFL, environment
+from runs import call
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
@@ -25,9 +25,7 @@ def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     assert words.pop(0) == "harmofl"
     if words[0] == "train":
         words += ["--preset=smoke", "--set=data.size=32", "--workers=1"]
-    return subprocess.run(
-        [*HARMOFL, *words], cwd=cwd, capture_output=True, text=True, env=environment(), timeout=200, check=False
-    )
+    return call(words, cwd)
 
 
 def size_of(path: Path | None) -> tuple[int, int]:

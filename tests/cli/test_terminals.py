@@ -1,7 +1,6 @@
 """Terminals that are narrow or that cannot show every character."""
 
 import io
-import os
 import subprocess
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from folders import segmentation_folder
 from harmofl import registry
 from harmofl.cli.tables import make_table
 from harmofl.settings import setting_names
-from runs import HARMOFL, environment
+from runs import HARMOFL, call, environment
 
 NAMES = {
     "methods": [*registry.methods.names(), "method.temperature", "method.radius", "training.optimizer_state"],
@@ -32,13 +31,12 @@ NAMES = {
 }
 
 
-def show(command: str, may_warn: bool = False, **more: str) -> str:
+def show(command: str, encoding: str = "utf-8", may_warn: bool = False) -> str:
     """What a command prints in a terminal of 80 columns."""
-    variables = environment() | {"COLUMNS": "80"} | more
-    done = subprocess.run([*HARMOFL, *command.split()], capture_output=True, env=variables, timeout=120)
+    done = call(command.split(), columns=80, encoding=encoding)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == b"" or (may_warn and b"Traceback" not in done.stderr)
-    return done.stdout.decode(more.get("PYTHONIOENCODING", "utf-8"))
+    assert done.stderr == "" or (may_warn and "Traceback" not in done.stderr)
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", NAMES)
@@ -52,8 +50,19 @@ def test_names_to_type_are_whole_in_eighty_columns(command: str) -> None:
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
 @pytest.mark.parametrize("command", NAMES)
 def test_a_terminal_that_is_not_utf_8_shows_the_same_names(command: str, encoding: str) -> None:
-    shown = show(command, PYTHONIOENCODING=encoding)
+    shown = show(command, encoding)
     assert [name for name in NAMES[command] if name not in shown] == []
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_a_process_that_is_told_the_encoding_replaces_what_it_cannot_show(tmp_path: Path, encoding: str) -> None:
+    folder = tmp_path / "東京病院"
+    folder.mkdir()
+    variables = environment() | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([*HARMOFL, "runs", str(folder)], capture_output=True, env=variables, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"No run lies in" in done.stdout
+    assert b"????" in done.stdout
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
@@ -62,12 +71,12 @@ def test_names_of_hospitals_that_a_terminal_cannot_show_stop_nothing(tmp_path: P
     manifest = folder / "manifest.csv"
     rows = (line.replace("site-0,", "東京病院,", 1) for line in manifest.read_text().splitlines())
     manifest.write_text("\n".join(rows), encoding="utf-8")
-    encoded = {"PYTHONIOENCODING": encoding, "HARMOFL_CACHE": os.environ["HARMOFL_CACHE"]}
-    checked = show(f"data check --task segmentation --data {folder} --sheet {tmp_path / 'sheet.png'}", True, **encoded)
+    check = f"data check --task segmentation --data {folder} --sheet {tmp_path / 'sheet.png'}"
+    checked = show(check, encoding, may_warn=True)
     assert "????" in checked
     out = tmp_path / "run"
     options = "--preset smoke --set data.size=32 --set training.rounds=1 --set federation.workers=1"
-    trained = show(f"train --task segmentation --method fedavg --data {folder} {options} --out {out}", **encoded)
+    trained = show(f"train --task segmentation --method fedavg --data {folder} {options} --out {out}", encoding)
     assert "????" in trained
     assert (out / "summary.json").exists()
 
