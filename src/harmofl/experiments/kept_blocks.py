@@ -10,7 +10,7 @@ from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.kept_figures import FIGURES
 
 MARK = re.compile(
-    r"<!-- (?P<kind>summary|table|flatness)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->"
+    r"<!-- (?P<kind>summary|table|flatness|epsilon)(?:: (?P<name>[\w.-]+))?(?:; figures: (?P<figures>[\w, -]+?))? -->"
 )
 END = "<!-- end -->"
 

@@ -3,6 +3,7 @@
     <!-- summary -->                                                  one line per experiment of the page
     <!-- table: table-histology; figures: sites, convergence -->      an experiment's table, tests, figures and command
     <!-- flatness: ablation-histology -->                             what `harmofl landscape` measured of its cells
+    <!-- epsilon: privacy-histology -->                               an experiment's scores against the ε of its runs
     …
     <!-- end -->
 
@@ -20,6 +21,7 @@ from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.kept import Kept, images_of
 from harmofl.experiments.kept_blocks import END, Block, read_blocks
+from harmofl.experiments.kept_epsilon import epsilon_table
 from harmofl.experiments.kept_figures import Drawing, drawings_of
 from harmofl.experiments.kept_summary import summary_table
 from harmofl.experiments.notes import training_note
@@ -114,7 +116,8 @@ class KeptPage:
         if block.kind == "summary":
             tables = [other for other in self._blocks() if other.kind == "table"]
             return summary_table([(other, self.results(other.name)) for other in tables])
-        return self._flatness(block) if block.kind == "flatness" else self._table(block)
+        kinds = {"flatness": self._flatness, "epsilon": self._epsilon}
+        return kinds.get(block.kind, self._table)(block)
 
     def _drawings(self, block: Block) -> list[Drawing]:
         if block not in self._drawn:
@@ -143,6 +146,12 @@ class KeptPage:
         if not files:
             raise UsageError(f"{block.mark}: there is no landscape-seed-…/{LANDSCAPE} in {self.kept / block.name}")
         return to_markdown(flatness_table(files))
+
+    def _epsilon(self, block: Block) -> str:
+        results = self.results(block.name)
+        scores = epsilon_table(without_missing(results)) if results.runs else ""
+        command = f"{settings_line(results)}\n\n```\n{self._command(block.name)}\n```"
+        return "\n\n".join(part.strip() for part in (state_line(results), scores, command) if part) + "\n"
 
     def _paper(self, name: str) -> str:
         """The paper's own numbers for the same task, and how they differ from ours."""
