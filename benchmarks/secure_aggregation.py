@@ -77,12 +77,14 @@ def measure(num_sites: int, num_dropped: int, folder: Path) -> Costs:
     for name, party in parties.items():
         party.mask(exchange, received[name], MODEL, rows[name])
     survivors = names[num_dropped:]
-    revealed = {name: parties[name].unmask(exchange, survivors) for name in survivors}
+    signed = {name: parties[name].confirm(exchange, survivors)["signature"] for name in survivors}
+    revealed = {name: parties[name].unmask(exchange, survivors, signed) for name in survivors}
     exchanges = (time.process_time() - started) / num_sites
     check_sum(unmasking, rows, survivors, revealed)
     total = np.zeros(NUMBERS, dtype=np.uint64)
     some = survivors[0]
-    up, down = (adverts[some], made[some], revealed[some]), (roster, received[some], survivors)
+    up = adverts[some], made[some], signed[some], revealed[some]
+    down = roster, received[some], survivors, survivors, signed
     return Costs(
         sites=num_sites,
         dropped=num_dropped,

@@ -113,7 +113,7 @@ def test_exchanges_are_refused_in_a_plain_run_and_without_a_session(tmp_path: Pa
     _, sites = make_kits(tmp_path, {THREE[0]: "synthetic"}, ["histology"])
     participant = Participant(sites[THREE[0]])
     assert ask(participant, "keys", 1).error == "keys: this run has no secure aggregation"
-    for kind in ("keys", "shares", "unmask"):
+    for kind in ("keys", "shares", "confirm", "unmask"):
         reply = ask(participant, kind, 1, federation__secure_aggregation=True)
         assert reply.error == "this run has secure aggregation, and the request names no session of it"
 

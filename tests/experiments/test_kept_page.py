@@ -1,5 +1,6 @@
 """A page of results from kept results written by hand."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -301,6 +302,22 @@ def test_flatness_is_averaged_over_the_seeds_that_were_measured(place: Place) ->
     assert "Mean (sample std over seeds); 2 seeds." in text
     with pytest.raises(UsageError, match=r"flatness: other -->: there is no landscape-seed-…/landscape.csv in "):
         place.show("flatness: other")
+
+
+def test_scores_stand_beside_the_epsilon_that_their_runs_have_spent(place: Place) -> None:
+    assert "*Not started: all 6 cells are still missing.*" in place.show("epsilon: tiny")
+    place.done(*ALL)
+    text = place.show("epsilon: tiny")
+    assert "*Complete: 6 of 6 cells.*" in text
+    assert "| FedAvg | – | – | 70.00 | – |" in text
+    lines = [json.loads(line) for line in place.kept("tiny").read_text().splitlines()]
+    for line in lines:
+        spent = {"site": {"epsilon": 3.0 + line["seed"]}, "image": {"epsilon": {"A": 1.0, "B": 2.5}}}
+        line["summary"] |= {"privacy": {"delta": 1e-5} | spent} if line["label"] == "HarmoFL" else {}
+    place.kept("tiny").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = place.show("epsilon: tiny")
+    assert "ε of a site at δ = 1e-05 | ε of an image at δ = 1e-05 | Average accuracy | lost |" in text
+    assert "| HarmoFL | 5 | 2.5 | 74.00 | -4.00 |" in text
 
 
 def test_an_unknown_experiment_is_named(place: Place) -> None:

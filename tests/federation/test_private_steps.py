@@ -100,7 +100,10 @@ def test_gradients_that_do_not_sum_to_the_batchs_are_an_error() -> None:
         ("histology", "fedavg", {"model__norm": "batch"}, "model.norm = 'batch' must be 'group' or 'instance'"),
         ("histology", "momentum-sam", {}, "Momentum-SAM has steps of its own"),
         ("histology", "fedprox", {}, "FedProx adds terms to the loss"),
-        ("histology", "harmofl", {}, "HarmoFL also sends harmonizer.amplitude"),
+        ("histology", "harmofl", {}, "HarmoFL has steps of its own.*method.radius = 0 makes them plain"),
+        ("histology", "harmofl", {"method__schedule": "every-round"}, "choose method.schedule = 'before-training'"),
+        ("histology", "sitealign", {}, "SiteAlign changes each image by a mean over all images"),
+        ("histology", "scaffold", {}, "SCAFFOLD also sends step"),
         (
             "histology",
             "centralized",

@@ -78,7 +78,8 @@ def test_the_server_receives_noise_from_every_site(tmp_path: Path) -> None:
     assert kinds == [each for kind in PHASES for each in [kind] * len(FOUR)]
 
 
-PHASES = ["keys", "shares", "measure", "unmask", "keys", "shares", "train", "unmask", "evaluate", "evaluate"]
+AROUND = (["keys", "shares"], ["confirm", "unmask"])
+PHASES = [*AROUND[0], "measure", *AROUND[1], *AROUND[0], "train", *AROUND[1], "evaluate", "evaluate"]
 
 
 def lose(kind: str, number: int, *losers: str) -> Any:
@@ -107,9 +108,10 @@ def test_a_site_that_is_gone_before_it_works_is_left_out(tmp_path: Path, kind: s
     assert (left_out["site"], left_out["phase"], left_out["error"]) == (LOSER, "train", "no answer")
 
 
-def test_a_site_that_is_gone_when_the_sum_is_unmasked_still_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["confirm", "unmask"])
+def test_a_site_that_is_gone_when_the_sum_is_unmasked_still_counts(tmp_path: Path, kind: str) -> None:
     serve(tmp_path / "plain", rounds=1, **PLAIN)
-    serve(tmp_path / "secure", lose("unmask", 1, LOSER), rounds=1, **SECURE)
+    serve(tmp_path / "secure", lose(kind, 1, LOSER), rounds=1, **SECURE)
     assert_alike(tmp_path / "plain", tmp_path / "secure", 1)
     assert [record for record in records(tmp_path / "secure") if "error" in record] == []
 
@@ -118,6 +120,7 @@ def test_a_site_that_is_gone_when_the_sum_is_unmasked_still_counts(tmp_path: Pat
     ("kind", "words"),
     [
         ("train", "2 sites sent an update, 3 are needed to unmask"),
+        ("confirm", r"2 sites signed who is in the sum, 3 are needed \(hospital-1: no answer"),
         ("unmask", r"2 sites helped to unmask the sum, 3 are needed \(hospital-1: no answer"),
         ("shares", "2 sites made their shares, secure aggregation needs 3"),
         ("keys", "2 sites told their keys, secure aggregation needs 3"),
@@ -153,7 +156,7 @@ def test_a_row_of_another_length_is_refused_and_one_of_other_numbers_is_noticed(
         serve(tmp_path / "lowered", lower, rounds=1, **SECURE)
 
 
-@pytest.mark.parametrize("kind", ["train", "unmask"])
+@pytest.mark.parametrize("kind", ["train", "confirm", "unmask"])
 def test_a_run_that_was_killed_in_mid_round_goes_on_to_the_same_bits(tmp_path: Path, kind: str) -> None:
     serve(tmp_path / "whole", method="scaffold", rounds=2, **SECURE)
 

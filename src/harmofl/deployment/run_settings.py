@@ -121,6 +121,8 @@ def describe_privacy(settings: Settings) -> str:
     site, image = privacy.site_level != "none", privacy.image_level
     levels = [f"{privacy.site_level} at site level, noise {privacy.site_noise:g}"] * site
     levels += [f"at image level, noise {privacy.image_noise:g}"] * image
+    if levels and privacy.measurement_noise is not None:
+        levels[-1] += f", noise {privacy.measurement_noise:g} on measurements of images"
     return f"differential privacy: {' and '.join(levels) or 'none'}"
 
 

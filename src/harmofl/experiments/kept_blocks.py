@@ -10,7 +10,7 @@ from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.kept_figures import FIGURES
 
 MARK = re.compile(
-    r"<!-- (?P<kind>summary|overview|table|flatness)(?:: (?P<name>[\w., -]+?))?"
+    r"<!-- (?P<kind>summary|overview|table|flatness|epsilon)(?:: (?P<name>[\w., -]+?))?"
     r"(?:; figures: (?P<figures>[\w, -]+?))?(?:; variations: (?P<variations>[^>]+?))? -->"
 )
 END = "<!-- end -->"

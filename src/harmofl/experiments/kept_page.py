@@ -4,6 +4,7 @@
     <!-- overview: fair-nuclei, fair-prostate; variations: a | b -->  a column per experiment, a line per row
     <!-- table: table-histology; figures: sites, convergence -->      an experiment's table, tests, figures and command
     <!-- flatness: ablation-histology -->                             what `harmofl landscape` measured of its cells
+    <!-- epsilon: privacy-histology -->                               an experiment's scores against the ε of its runs
     …
     <!-- end -->
 
@@ -21,6 +22,7 @@ from harmofl.errors import UsageError, unknown_name
 from harmofl.experiments.cells import Cell, read_experiment
 from harmofl.experiments.kept import Kept, images_of
 from harmofl.experiments.kept_blocks import END, Block, read_blocks
+from harmofl.experiments.kept_epsilon import epsilon_table
 from harmofl.experiments.kept_figures import Drawing, drawings_of
 from harmofl.experiments.kept_overview import overview_table
 from harmofl.experiments.kept_summary import summary_table
@@ -113,12 +115,21 @@ class KeptPage:
     # ---- what a block holds ----
 
     def _content(self, block: Block) -> str:
-        if block.kind == "summary":
-            tables = [other for other in self._blocks() if other.kind == "table"]
-            return summary_table([(other, self.results(other.name)) for other in tables])
-        if block.kind == "overview":
-            return overview_table([self.results(name.strip()) for name in block.name.split(",")], block.variations)
-        return self._flatness(block) if block.kind == "flatness" else self._table(block)
+        makers = {
+            "summary": self._summary,
+            "overview": self._overview,
+            "table": self._table,
+            "flatness": self._flatness,
+            "epsilon": self._epsilon,
+        }
+        return makers[block.kind](block)
+
+    def _summary(self, _: Block) -> str:
+        tables = [other for other in self._blocks() if other.kind == "table"]
+        return summary_table([(other, self.results(other.name)) for other in tables])
+
+    def _overview(self, block: Block) -> str:
+        return overview_table([self.results(name.strip()) for name in block.name.split(",")], block.variations)
 
     def _drawings(self, block: Block) -> list[Drawing]:
         if block not in self._drawn:
@@ -147,6 +158,12 @@ class KeptPage:
         if not files:
             raise UsageError(f"{block.mark}: there is no landscape-seed-…/{LANDSCAPE} in {self.kept / block.name}")
         return to_markdown(flatness_table(files))
+
+    def _epsilon(self, block: Block) -> str:
+        results = self.results(block.name)
+        scores = epsilon_table(without_missing(results)) if results.runs else ""
+        command = f"{settings_line(results)}\n\n```\n{self._command(block.name)}\n```"
+        return "\n\n".join(part.strip() for part in (state_line(results), scores, command) if part) + "\n"
 
     def _paper(self, name: str) -> str:
         """The paper's own numbers for the same task, and how they differ from ours."""

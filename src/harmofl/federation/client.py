@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.facts import DataFacts
-from harmofl.data.images import ImageSet, Site, seed_of
+from harmofl.data.images import ImageSet, LabelledImages, Site, seed_of
 from harmofl.data.volumes import count_whole
 from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
 from harmofl.displays.profiling import each, part
@@ -30,7 +30,9 @@ from harmofl.federation.messages import Reply, Request
 from harmofl.federation.noise import open_noise
 from harmofl.federation.numerics import Numerics
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
-from harmofl.federation.private_steps import PrivateRound, private_epsilon, private_round
+from harmofl.federation.privacy import spent_on_images
+from harmofl.federation.private_measurements import hide, noise_for_images, senders
+from harmofl.federation.private_steps import PrivateRound, private_round
 from harmofl.federation.sampling import take_sample
 from harmofl.federation.secure.choice import choose_replies
 from harmofl.federation.trained_rounds import Trained, TrainedRounds
@@ -98,6 +100,7 @@ class Client:
             keep_freed_memory()
         self.shared = method.shares(model.network)
         self.pieces = method.pieces()
+        self.sending = senders(method, model)
         self.filters = Filters.chosen(settings, method, model)
         self.secure = choose_replies(site.name, len(site.train), method, model, settings, store.folder, consortium)
         self.secret_seed = settings.seed if simulated else None
@@ -130,12 +133,27 @@ class Client:
         for name, piece in self.pieces.items():
             if piece.measures_first:
                 batches = self.site.train.batches(self.settings.training.batch_size)
-                piece.measure(self.model, (batch.images.to(self.device) for batch in batches), memories[name])
+                piece.measure(self.model, map(self._measured_images, batches), memories[name])
         self._refuse_to_reveal(memories)
         if kept := collect_kept(memories):
             self.store.save(request.round, kept)
-        reply = Reply(self.site.name, sent=collect_sent(memories), num_examples=len(self.site.train))
+        sent = self._hide_images(request, collect_sent(memories))
+        reply = Reply(self.site.name, sent=sent, num_examples=len(self.site.train))
+        reply, _ = self.filters.leave(reply, request, {}, self.secret_seed, self.store.folder)
         return self.secure.mask(request, reply, Filters())
+
+    def _measured_images(self, batch: LabelledImages) -> Tensor:
+        """The images of a batch; where each is to be private, within the range from which pieces' bounds follow."""
+        images = batch.images.to(self.device)
+        return images.clamp(0, 1) if self.settings.privacy.image_level else images
+
+    def _hide_images(self, request: Request, sent: State) -> State:
+        """What was measured, with noise that hides every single image, where images are to be private."""
+        if not self.settings.privacy.image_level:
+            return sent
+        noise = open_noise(self.secret_seed, self.store.folder, self.site.name, request, "image")
+        noised = noise_for_images(self.settings.privacy, self.sending, self.model, len(self.site.train))
+        return hide(sent, noised, noise)
 
     def _evaluate(self, request: Request) -> Reply:
         _, memories = self._receive(request, newest=request.round)
@@ -188,7 +206,7 @@ class Client:
         for name, piece in self.pieces.items():
             piece.finish(replace(views[name], num_steps=num_steps))
         self._refuse_to_reveal(memories)
-        summary |= private_epsilon(self.settings, len(self.site.train), request.round * num_steps)
+        summary |= spent_on_images(self.settings, self.sending, len(self.site.train), request.round * num_steps)
         reply = Reply(
             site=self.site.name,
             state=snapshot(self.model.network, self.shared),

@@ -15,8 +15,8 @@ from harmofl.documents import parse_json
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, select_prefix
 
-Kind = Literal["describe", "survey", "measure", "train", "evaluate", "keys", "shares", "unmask"]
-EXCHANGES = ("keys", "shares", "unmask")
+Kind = Literal["describe", "survey", "measure", "train", "evaluate", "keys", "shares", "confirm", "unmask"]
+EXCHANGES = ("keys", "shares", "confirm", "unmask")
 """What secure aggregation asks for around a measurement or a training."""
 MASKED = "masked"
 """The one tensor of a reply whose numbers are masked."""
@@ -29,7 +29,7 @@ class Request:
     describe: say what the images are like, as the server never sees them. survey: tell averages of the training images,
     before anything is trained. measure: look at them, for the method's pieces that want it before the first round.
     train: score the received model if `score`, then train from it. evaluate: score the received model; `thorough`
-    adds the slow metrics and lets the site save its own model. keys, shares, unmask: what secure
+    adds the slow metrics and lets the site save its own model. keys, shares, confirm, unmask: what secure
     aggregation exchanges before and after a measurement or a training whose numbers leave masked.
     """
 

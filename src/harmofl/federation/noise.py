@@ -2,8 +2,9 @@
 
 Noise protects only against those who cannot guess it. In a simulation there is nobody to protect from, and it comes
 from the run's seed. A hospital draws it from a key of its own, which the system's secure source made and which never
-leaves: the seed of a run is known to the server. From one key, round and received model always comes the same noise, so
-that a round that is repeated after a crash tells nothing new.
+leaves: the seed of a run is known to the server. From one key, round and all that was received always comes the same
+noise, so that a round that is repeated after a crash tells nothing new; another model, or other combined tensors, give
+other noise, which does not cancel in a difference.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from harmofl.data.images import seed_of
 from harmofl.federation.messages import Request
 from harmofl.files import write_whole
 from harmofl.runs.store import checksum
+from harmofl.states import State, add_prefix
 
 KEY, KEY_LENGTH = "noise.key", 32
 SUMMANDS = 4
@@ -84,6 +86,22 @@ class SecretNoise:
         return ((bits >> np.uint64(11)) + 1).astype(np.float64).reshape(rows, columns) / 2.0**53
 
 
+def shorten_and_disturb(tensors: State, centre: State, clip: float, deviation: float, noise: Noise) -> State:
+    """Bring tensors together no farther than `clip` from a centre, and add noise to every number.
+
+    In double precision, in the order of names. The same tensors if there is nothing to shorten and no noise.
+    """
+    changes = {name: tensors[name].double() - centre[name].double() for name in sorted(tensors)}
+    length = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
+    scale = min(1.0, clip / length) if length else 1.0
+    if scale == 1 and not deviation:
+        return tensors
+    return {
+        name: (centre[name].double() + scale * change + noise.normal(change, deviation)).to(tensors[name].dtype)
+        for name, change in changes.items()
+    }
+
+
 def open_noise(seed: int | None, folder: Path, site: str, request: Request, purpose: str) -> Noise:
     """The noise of a site in a round.
 
@@ -91,7 +109,8 @@ def open_noise(seed: int | None, folder: Path, site: str, request: Request, purp
     """
     if seed is not None:
         return SeededNoise(seed, request.round, site, purpose)
-    place = f"{request.run} {request.round} {purpose} {checksum(request.state, '')}"
+    received = checksum(request.state | add_prefix("combined", request.combined), str(request.counted))
+    place = f"{request.run} {request.round} {purpose} {received}"
     return SecretNoise(_own_key(folder / KEY), place)
 
 

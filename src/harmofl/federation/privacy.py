@@ -12,11 +12,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from harmofl import registry
 from harmofl.errors import UsageError
 from harmofl.extras import require
-from harmofl.federation.accounting import epsilon
+from harmofl.federation.accounting import Release, epsilon, total_epsilon
 from harmofl.federation.participation import Participation, quorum
-from harmofl.methods.channel import announce
+from harmofl.federation.private_measurements import noise_of_measurements, senders
+from harmofl.methods.channel import Pieces
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
+from harmofl.methods.radius import Radius
 from harmofl.methods.server_rules import ServerRule
 from harmofl.methods.steps import descend
 from harmofl.runs.folder import Record
@@ -42,7 +44,7 @@ def check_site_privacy(settings: Settings, method: Method, model: Model) -> None
     """Raise an error if noise on updates would not keep what its ε promises."""
     level = settings.privacy.site_level
     place = f"privacy.site_level = {level!r}"
-    _refuse_sending(place, method, model)
+    _check_sent(place, method, model)
     state, shared = model.network.state_dict(), method.shares(model.network)
     if method.pooled or not shared:
         raise UsageError(f"{place}: {method.name} sends no updates of sites")
@@ -53,12 +55,15 @@ def check_site_privacy(settings: Settings, method: Method, model: Model) -> None
         _check_sum(place, settings, method)
 
 
-def _refuse_sending(place: str, method: Method, model: Model) -> None:
-    for name in announce(method.pieces(), model):
-        raise UsageError(
-            f"{place}: {method.name} also sends {name}, which no noise covers; choose a method that sends weights "
-            "only, such as fedavg, fedprox or silobn"
-        )
+def _check_sent(place: str, method: Method, model: Model) -> None:
+    """Raise an error for a piece that sends numbers of which nobody can say beforehand how large they may be."""
+    for name, piece in senders(method, model).items():
+        if piece.bound(model) is None:
+            raise UsageError(
+                f"{place}: {method.name} also sends {name}.{next(iter(piece.sends(model)))}, and nobody can say "
+                "beforehand how large it may be, by which noise is measured; choose a method that sends weights only, "
+                "such as fedavg, fedprox or silobn, or one whose measurements have a bound, such as harmofl or fedrdn"
+            )
 
 
 def _check_sum(place: str, settings: Settings, method: Method) -> None:
@@ -78,18 +83,21 @@ def _check_sum(place: str, settings: Settings, method: Method) -> None:
         )
 
 
+def sharing_sites(settings: Settings, method: Method) -> int:
+    """How many sites' noise makes that of a round: all that it needs, or, where each adds all of it, a single one."""
+    if settings.privacy.site_level != "central":
+        return 1
+    sites = registry.tasks.find(settings.task).participants(method, settings.data)
+    return quorum(settings.federation, len(Participation.of(settings).asked(sites, 1)))
+
+
 def site_deviation(settings: Settings, method: Method) -> float:
-    """The standard deviation of the noise that one site adds.
+    """The standard deviation of the noise that one site adds to its update.
 
     Central: the shares of as many sites as make a round give the noise of the sum; where more answer, there is more.
     """
     privacy = settings.privacy
-    whole = privacy.site_noise * privacy.site_clip
-    if privacy.site_level == "local":
-        return whole
-    sites = registry.tasks.find(settings.task).participants(method, settings.data)
-    asked = Participation.of(settings).asked(sites, 1)
-    return whole / math.sqrt(quorum(settings.federation, len(asked)))
+    return privacy.site_noise * privacy.site_clip / math.sqrt(sharing_sites(settings, method))
 
 
 def rounds_of_busiest(settings: Settings, method: Method, number: int) -> int:
@@ -102,12 +110,23 @@ def rounds_of_busiest(settings: Settings, method: Method, number: int) -> int:
     return max(asked.values(), default=0)
 
 
-def spent_after(settings: Settings, method: Method, number: int) -> Record:
-    """What the server's record says of a round: ε of a site's updates so far; nothing if they are not noisy."""
-    privacy = settings.privacy
-    if privacy.site_level == "none" or not privacy.site_noise:
+def site_releases(settings: Settings, method: Method, sending: Pieces, number: int) -> list[Release]:
+    """What the busiest site has told up to a round: its updates, then what each piece sent."""
+    privacy, rounds = settings.privacy, rounds_of_busiest(settings, method, number)
+    noise = noise_of_measurements(privacy, privacy.site_noise)
+    times = [
+        piece.sends_in(0) + min(rounds, sum(piece.sends_in(each) for each in range(1, number + 1)))
+        for piece in sending.values()
+    ]
+    return [Release(privacy.site_noise, rounds), *(Release(noise, each) for each in times)]
+
+
+def spent_after(settings: Settings, method: Method, sending: Pieces, number: int) -> Record:
+    """What the server's record says of a round: ε of all that a site has told so far; nothing without noise."""
+    if settings.privacy.site_level == "none":
         return {}
-    return {"epsilon": epsilon(privacy.site_noise, rounds_of_busiest(settings, method, number), privacy.delta)}
+    spent = total_epsilon(site_releases(settings, method, sending, number), settings.privacy.delta)
+    return {"epsilon": spent} if math.isfinite(spent) else {}
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -116,15 +135,17 @@ def spent_after(settings: Settings, method: Method, number: int) -> Record:
 def check_image_privacy(settings: Settings, method: Method, model: Model) -> None:
     """Raise an error if gradients of single images cannot be had, or something else of them would leave."""
     place = "privacy.image_level = true"
-    _refuse_sending(place, method, model)
+    _check_sent(place, method, model)
+    _check_measurements(place, settings, method, model)
     if settings.model.norm not in ("group", "instance") or _has_batch_norm(model):
         raise UsageError(
             f"{place}: model.norm = {settings.model.norm!r} must be 'group' or 'instance': batch norm mixes the images "
             "of a batch, so that no image has a gradient of its own"
         )
-    if method.step is not descend:
+    if not _steps_are_plain(method):
+        hint = "; method.radius = 0 makes them plain" if isinstance(method.step, Radius) else ""
         raise UsageError(
-            f"{place}: {method.name} has steps of its own, whose use of gradients the noise does not cover"
+            f"{place}: {method.name} has steps of its own, whose use of gradients the noise does not cover{hint}"
         )
     if method.penalties:
         raise UsageError(f"{place}: {method.name} adds terms to the loss that are not a mean over images")
@@ -141,6 +162,37 @@ def check_image_privacy(settings: Settings, method: Method, model: Model) -> Non
         raise UsageError(f"{place}: data.dimensions = 3: patches of one volume would count as several images")
 
 
+def _check_measurements(place: str, settings: Settings, method: Method, model: Model) -> None:
+    """Raise an error for a measurement in which one image may count for more than one of all."""
+    rounds = range(1, settings.training.rounds + 1)
+    for piece in senders(method, model).values():
+        if any(piece.sends_in(number) for number in rounds):
+            raise UsageError(
+                f"{place}: {method.name} measures images while it trains, when a few of them make up the average; "
+                "choose method.schedule = 'before-training', which takes the mean over all"
+            )
+    if model.harmonizer.mixes_images:
+        raise UsageError(
+            f"{place}: {method.name} changes each image by a mean over all images of its site, so that no gradient is "
+            "of one image alone; choose fedrdn, or harmofl with method.radius = 0"
+        )
+
+
+def spent_on_images(settings: Settings, sending: Pieces, num_images: int, num_steps: int) -> Record:
+    """What a site's record says of a round: ε of one image after so many steps in all; nothing without noise."""
+    privacy = settings.privacy
+    if not privacy.image_level:
+        return {}
+    steps = Release(privacy.image_noise, num_steps, min(1.0, settings.training.batch_size / num_images))
+    measured = Release(noise_of_measurements(privacy, privacy.image_noise), len(sending))
+    spent = total_epsilon([steps, measured], privacy.delta)
+    return {"epsilon": spent} if math.isfinite(spent) else {}
+
+
+def _steps_are_plain(method: Method) -> bool:
+    return method.step is descend or (isinstance(method.step, Radius) and method.step.is_zero)
+
+
 def _has_batch_norm(model: Model) -> bool:
     return any(isinstance(layer, _BatchNorm) and not _is_instance(layer) for layer in model.network.modules())
 
@@ -152,23 +204,31 @@ def _is_instance(layer: object) -> bool:
 # --- the end -----------------------------------------------------------------------------------------------------
 
 
-def summarize_privacy(settings: Settings, method: Method, number: int, records: Path) -> Record:
+def summarize_privacy(settings: Settings, method: Method, sending: Pieces, number: int, records: Path) -> Record:
     """What the summary says: ε in all and of one round, and how they came about; nothing where there is no noise."""
     privacy = settings.privacy
     said: Record = {}
     if privacy.site_level != "none":
-        rounds = rounds_of_busiest(settings, method, number)
+        updates, *measured = releases = site_releases(settings, method, sending, number)
         said["site"] = {
             "level": privacy.site_level,
             "clip": privacy.site_clip,
             "noise": privacy.site_noise,
-            "rounds": rounds,
-            "epsilon": _finite(epsilon(privacy.site_noise, rounds, privacy.delta)),
+            "rounds": updates.steps,
+            "epsilon": _finite(total_epsilon(releases, privacy.delta)),
             "epsilon_of_a_round": _finite(epsilon(privacy.site_noise, 1, privacy.delta)),
-        }
+        } | _measured(sum(each.steps for each in measured), noise_of_measurements(privacy, privacy.site_noise))
     if privacy.image_level:
-        said["image"] = {"clip": privacy.image_clip, "noise": privacy.image_noise, "epsilon": _newest(records)}
+        said["image"] = {
+            "clip": privacy.image_clip,
+            "noise": privacy.image_noise,
+            "epsilon": _newest(records),
+        } | _measured(len(sending), noise_of_measurements(privacy, privacy.image_noise))
     return {"privacy": {"delta": privacy.delta, "accountant": _accountant()} | said} if said else {}
+
+
+def _measured(times: int, noise: float) -> Record:
+    return {"measurements": {"times": times, "noise": noise}} if times else {}
 
 
 def _accountant() -> str:

@@ -8,7 +8,6 @@ descent.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from harmofl.federation.accounting import epsilon
 from harmofl.federation.noise import Noise
 from harmofl.methods.steps import ComputeLoss
 from harmofl.settings import Settings
@@ -109,15 +107,6 @@ def single_gradients(network: nn.Module) -> Iterator[None]:
             _take(weight)
         for layer in in_place:
             setattr(layer, "inplace", True)  # noqa: B010
-
-
-def private_epsilon(settings: Settings, num_images: int, num_steps: int) -> dict[str, float]:
-    """What a site has spent after so many private steps, as its record has it; nothing without noise."""
-    if not settings.privacy.image_level:
-        return {}
-    sampled = min(1.0, settings.training.batch_size / num_images)
-    spent = epsilon(settings.privacy.image_noise, num_steps, settings.privacy.delta, sampled)
-    return {"epsilon": spent} if math.isfinite(spent) else {}
 
 
 def _check(singles: Mapping[nn.Parameter, Tensor]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Told = TypeVar("Told")
 GO_ON = "The last checkpoint is kept: mend the cause and go on with --resume"
 
 
@@ -211,33 +212,46 @@ class SecureRound:
         self.aggregation.add_sums(sums, len(survivors))
 
     def _take_masks(self, members: Sequence[str], survivors: Sequence[str]) -> None:
-        revealed, reasons = self._ask_for_shares(members, survivors)
-        if len(revealed) < self._threshold:
-            listed = "; ".join(f"{site}: {reason}" for site, reason in reasons.items())
-            raise RunError(
-                self._say(f"{len(revealed)} sites helped to unmask the sum, {self._threshold} are needed ({listed})")
-            )
+        """Let the survivors sign who they are, then tell their shares; a site that does not still counts in the sum."""
+        content: dict[str, Any] = {"survivors": list(survivors)}
+        signatures = self._ask(
+            "confirm",
+            content,
+            survivors,
+            lambda site, told: self.unmasking.read_signature(site, told, members, survivors, self.model),
+            "signed who is in the sum",
+        )
+        revealed = self._ask(
+            "unmask",
+            content | {"signatures": signatures},
+            list(signatures),
+            lambda _, told: self.unmasking.read_revealed(told, members),
+            "helped to unmask the sum",
+        )
         try:
             self.unmasking.take_masks(self._total, members, survivors, revealed, self.model)
         except ValueError as error:
             raise RunError(self._say(f"the sum cannot be unmasked: {error}")) from None
 
-    def _ask_for_shares(
-        self, members: Sequence[str], survivors: Sequence[str]
-    ) -> tuple[dict[str, Mapping[str, str]], dict[str, str]]:
-        """The shares that survivors told, and why others did not; a site that did not still counts in the sum."""
-        exchange, content = self.unmasking.roster.exchange, {"survivors": list(survivors)}
-        asked = {site: ask_to("unmask", exchange, self.working[site], content) for site in survivors}
-        revealed: dict[str, Mapping[str, str]] = {}
+    def _ask(
+        self, kind: Kind, content: Mapping[str, Any], sites: Sequence[str], read: Callable[[str, Any], Told], what: str
+    ) -> dict[str, Told]:
+        """What sites told; an error with every reason if fewer than the threshold did."""
+        exchange = self.unmasking.roster.exchange
+        asked = {site: ask_to(kind, exchange, self.working[site], content) for site in sites}
+        found: dict[str, Told] = {}
         reasons: dict[str, str] = {}
         replies = self.sites.transport.ask(asked, timeout=self.sites.federation.timeout)
         for reply in sort_replies(replies, sorted(asked)):
             try:
-                revealed[reply.site] = self.unmasking.read_revealed(reply.notes.get(SECURE), members)
+                found[reply.site] = read(reply.site, reply.notes.get(SECURE))
             except ValueError as error:
                 reasons[reply.site] = to_plain_text(reply.error or str(error))
-                logger.info("round %d: %s did not help to unmask: %s", exchange.round, reply.site, reasons[reply.site])
-        return revealed, reasons
+                logger.info("round %d: %s: %s: %s", exchange.round, kind, reply.site, reasons[reply.site])
+        if len(found) < self._threshold:
+            listed = "; ".join(f"{site}: {reason}" for site, reason in reasons.items())
+            raise RunError(self._say(f"{len(found)} sites {what}, {self._threshold} are needed ({listed})"))
+        return found
 
     def _say(self, problem: str) -> str:
         return f"round {self.unmasking.roster.exchange.round}: {problem}. {GO_ON}"

@@ -19,7 +19,8 @@ from harmofl.federation.filters.chain import Filters
 from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
 from harmofl.federation.participation import Participation
 from harmofl.federation.plausible import Plausible
-from harmofl.federation.privacy import spent_after, summarize_privacy
+from harmofl.federation.privacy import sharing_sites, spent_after, summarize_privacy
+from harmofl.federation.private_measurements import senders
 from harmofl.federation.round_records import (
     record_measurement,
     record_problem,
@@ -80,6 +81,8 @@ class Server:
         self.shared = method.shares(model.network)
         self.sites_differ = sites_differ(method, model)
         self.pieces = method.pieces()
+        self.sending = senders(method, model)
+        self.fewest = sharing_sites(settings, method)
         self._warned = False
         plausible = Plausible.of(task, settings, method.pooled)
         announced, filters = announce(self.pieces, model), Filters.at_server(settings, method, model)
@@ -137,7 +140,7 @@ class Server:
                     measured[arrival.reply.site] = bool(arrival.reply.sent or arrival.reply.state)  # masked: a row
                     records.append(record_measurement(requests[arrival.reply.site], arrival.reply))
             self._leave_out(updates.finish(), requests, measured, records)
-            self.sites.require_quorum(sum(measured.values()), len(sites), 0, records)
+            self.sites.require_quorum(sum(measured.values()), len(sites), 0, records, self.fewest)
             combined = updates.combining.value()
             self._check_finite(0, updates, combined)
         self.folder.append(records)
@@ -181,7 +184,7 @@ class Server:
                 self._note(record_training(requests[reply.site], reply, arrival.num_bytes), records)
             verdict = updates.finish()
             self._leave_out(verdict, requests, losses, records)
-            self.sites.require_quorum(len(losses), len(asked), number, records)
+            self.sites.require_quorum(len(losses), len(asked), number, records, self.fewest)
 
             rate = self.settings.federation.server_learning_rate
             state, memory = updates.aggregation.finish(progress.memory, rate, len(losses) / self.num_participants)
@@ -192,7 +195,7 @@ class Server:
             record_round(number, list(losses.values()), scores, seconds, records, shortened=verdict.shortened)
         )
         records[-1] |= self._warn_of_few(len(losses)) | ({"asked": asked} if len(asked) < len(sites) else {})
-        records[-1] |= spent_after(self.settings, self.method, number)
+        records[-1] |= spent_after(self.settings, self.method, self.sending, number)
         self.folder.append(records)
         following = progress.advance(
             state=state,
@@ -285,7 +288,7 @@ class Server:
         self.folder.append(records)
         seconds = progress.seconds + time.perf_counter() - started
         summary = summarize(self.task, self.method, self.settings, selection, records, seconds) | stopped
-        summary |= summarize_privacy(self.settings, self.method, progress.round, self.folder.records)
+        summary |= summarize_privacy(self.settings, self.method, self.sending, progress.round, self.folder.records)
         self.folder.finish(summary)
         return summary
 

@@ -110,9 +110,14 @@ class Sites:
         """Yield the usable replies to requests that bring no state back."""
         return (arrival.reply for arrival in self.ask(requests, records, {}) if arrival.usable)
 
-    def require_quorum(self, num_answers: int, num_sites: int, number: int, records: Sequence[Record]) -> None:
-        """Raise an error with every reason if too few sites gave a usable answer."""
-        needed = quorum(self.federation, num_sites)
+    def require_quorum(
+        self, num_answers: int, num_sites: int, number: int, records: Sequence[Record], fewest: int = 1
+    ) -> None:
+        """Raise an error with every reason if too few sites gave a usable answer.
+
+        `fewest`: sites without whose noise a sum is not private, also where fewer than all are there.
+        """
+        needed = max(fewest, quorum(self.federation, num_sites))
         if num_answers >= needed:
             return
         raise RunError(

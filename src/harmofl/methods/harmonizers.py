@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from harmofl.errors import STRICT, RefusalError, UsageError
+from harmofl.methods.bound import Bound
 from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer, ImageShape, check_band, largest_radius
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import LocalRound, Memory, Piece
@@ -49,6 +50,14 @@ class Harmonization(Piece):
     def measures_first(self) -> bool:
         """Whether sites measure their images before the first round."""
         return self.schedule == "before-training"
+
+    def sends_in(self, round_number: int) -> bool:
+        """Before the first round, or in those in which the layer learns."""
+        return self.learns_in(round_number) if round_number else self.measures_first
+
+    def bound(self, model: Model) -> Bound | None:
+        """Where the layer's measurement lies."""
+        return model.harmonizer.bound()
 
     def could_reveal_images(self, model: Model) -> bool:
         """Whether a site with few images must keep its measurement to itself."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from harmofl.methods.bound import Bound
 from harmofl.methods.plain_layers import PlainMeans, PlainSpectrum
 from harmofl.states import State
 
@@ -70,6 +71,15 @@ class Harmonizer(nn.Module):
     def measurement(self) -> State:
         """What this site tells the server: the same names, shapes and types from the start, before it is measured."""
         return {}
+
+    def bound(self) -> Bound | None:
+        """Where the measurement of any images in [0, 1] lies; None: nobody can say, so it cannot be made private."""
+        return None
+
+    @property
+    def mixes_images(self) -> bool:
+        """Whether, in training, what becomes of an image depends on the site's other images."""
+        return bool(self.own)
 
     def receive(self, combined: State) -> None:
         """Take what the server made of all sites' measurements."""
@@ -152,6 +162,16 @@ class BandLayer(Harmonizer):
             return (channels, *spatial, last // 2 + 1)
         assert self.places is not None
         return (channels, len(self.places))  # only what lies inside the band is learned, kept and sent
+
+    def bound(self) -> Bound:
+        """Half the number of pixels for each channel, around the amplitude of grey images.
+
+        No image x in [0, 1] is farther than 1/2 from grey in any pixel. So by Parseval's theorem the spectra of N
+        pixels are at most √(N Σ (x − 1/2)²) ≤ N/2 apart, and amplitudes are no farther apart than spectra.
+        """
+        centre, half = torch.zeros(self.amplitude.shape), self._num_pixels() / 2
+        centre.flatten(1)[:, :1] = half  # the zero frequency is the first; the others of a grey image are 0
+        return Bound({"amplitude": centre}, half * math.sqrt(self.image_shape[0]) if centre.numel() else 0.0)
 
     def _check(self, images: Tensor) -> None:
         check_images(images, self.image_shape, any_size=self.band in ("none", "dc"))
@@ -303,7 +323,7 @@ class AmplitudeNormalization(BandLayer):
         expected, given = tuple(self.amplitude.shape), tuple(combined["amplitude"].shape)
         if given != expected:
             raise ValueError(f"amplitude must be of shape {expected}, not {given}")
-        self.amplitude.copy_(combined["amplitude"])
+        self.amplitude.copy_(combined["amplitude"].clamp_min(0))  # the noise of differential privacy may be negative
         self.bias.zero_()
 
     def freeze(self) -> None:

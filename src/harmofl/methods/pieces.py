@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from harmofl.methods.bound import Bound
 from harmofl.methods.combinations import Combination, Mean
 from harmofl.methods.model import Model
 from harmofl.states import State
@@ -83,6 +84,14 @@ class Piece:
         The server accepts nothing else under the piece's name.
         """
         return {}
+
+    def sends_in(self, round_number: int) -> bool:
+        """Whether it may send something with the update of a round; 0: with the measurement before the first."""
+        return round_number > 0
+
+    def bound(self, model: Model) -> Bound | None:
+        """Where what it sends must lie; None: nobody can say, and differential privacy refuses it."""
+        return None
 
     def could_reveal_images(self, model: Model) -> bool:
         """Whether an image could be recovered from what is sent, were it computed from very few."""

@@ -8,6 +8,7 @@ apart from the deviation.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -15,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from harmofl.errors import STRICT
+from harmofl.methods.bound import Bound
 from harmofl.methods.combinations import Gathered
 from harmofl.methods.harmonizers import Harmonization
 from harmofl.methods.layers import Harmonizer, ImageShape, check_finite, check_images
@@ -44,6 +46,7 @@ class SiteNormalization(Harmonizer):
 
     own = frozenset({"mean", "deviation"})
     reveals_images = False
+    mixes_images = False  # it trains with what the server sent back, its own site's numbers included
     note = "images normalized with the mean and deviation of its own unlabelled images"
     mean: Tensor
     deviation: Tensor
@@ -87,6 +90,11 @@ class SiteNormalization(Harmonizer):
     def measurement(self) -> State:
         """Mean and deviation of the site's images: two numbers a channel."""
         return {"mean": self.mean.detach().cpu().clone(), "deviation": self.deviation.detach().cpu().clone()}
+
+    def bound(self) -> Bound:
+        """One half for each channel: √((mean − 1/2)² + deviation²) is how far pixels are from 1/2, root mean square."""
+        grey = torch.full(self.mean.shape, 0.5)
+        return Bound({"mean": grey, "deviation": torch.zeros_like(grey)}, math.sqrt(self.image_shape[0]) / 2)
 
     def receive(self, combined: State) -> None:
         """Take every site's statistics, named `mean.SITE` and `deviation.SITE`, to draw from in train mode."""

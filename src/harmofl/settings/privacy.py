@@ -27,6 +27,12 @@ class PrivacySettings(Section):
     )
     image_clip: AboveZero = Field(1.0, description="largest Euclidean norm of the gradient of one image")
     image_noise: NotNegative = Field(1.0, description="standard deviation of the noise, in units of privacy.image_clip")
+    measurement_noise: NotNegative | None = Field(
+        None,
+        description="standard deviation of the noise on what sites measure of their images (HarmoFL's amplitude, "
+        "FedRDN's statistics), in units of the most that a site, or an image, can change it; none: as on updates, or "
+        "gradients",
+    )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="for which ε is told: the probability that the promise may fail with"
     )

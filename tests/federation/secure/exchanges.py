@@ -48,3 +48,16 @@ def total_of(rows: Mapping[str, Words], survivors: Sequence[str]) -> Words:
     for name in survivors:
         total += rows[name]
     return total
+
+
+def signed(parties: Mapping[str, SiteExchange], survivors: Sequence[str], which: Exchange) -> dict[str, str]:
+    """Every survivor's signature below their list."""
+    return {name: parties[name].confirm(which, list(survivors))["signature"] for name in survivors}
+
+
+def revealed(
+    parties: Mapping[str, SiteExchange], survivors: Sequence[str], which: Exchange
+) -> dict[str, dict[str, str]]:
+    """Every survivor's shares, once all have signed."""
+    signatures = signed(parties, survivors, which)
+    return {name: parties[name].unmask(which, list(survivors), signatures) for name in survivors}

@@ -12,7 +12,8 @@ from harmofl.federation.filters.clip_and_noise import ClipAndNoise
 from harmofl.federation.filters.compression import Compression, EightBits, HalfPrecision
 from harmofl.federation.filters.filter import BadUpdateError, Departure, Expected, Filter
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.privacy import check_site_privacy, site_deviation
+from harmofl.federation.privacy import check_site_privacy, sharing_sites, site_deviation
+from harmofl.federation.private_measurements import noise_for_sites, senders
 from harmofl.methods.channel import expect_sent
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
@@ -30,7 +31,8 @@ def clip_and_noise(settings: Settings, method: Method, model: Model) -> Filter |
         return None
     check_site_privacy(settings, method, model)
     variances = frozenset(running_statistics(model.network))
-    return ClipAndNoise(settings.privacy.site_clip, site_deviation(settings, method), variances)
+    pieces = noise_for_sites(settings.privacy, senders(method, model), model, sharing_sites(settings, method))
+    return ClipAndNoise(settings.privacy.site_clip, site_deviation(settings, method), variances, pieces)
 
 
 def only_changes(settings: Settings, method: Method, model: Model) -> Filter | None:

@@ -1,11 +1,12 @@
-"""Keys that two sites agree on through the server: X25519, then HKDF; and shares that only their receiver can read."""
+"""Keys that two sites agree on through the server (X25519, then HKDF), sealed shares, and signatures (Ed25519)."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -66,3 +67,30 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
         return ChaCha20Poly1305(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
     except (InvalidTag, ValueError):
         raise ValueError("it was changed on its way, or is for somebody else") from None
+
+
+def make_signing_keys() -> KeyPair:
+    """Make a new pair for signatures from the system's randomness."""
+    private = Ed25519PrivateKey.generate()
+    return KeyPair(private.private_bytes_raw(), private.public_key().public_bytes_raw())
+
+
+def sign(private: bytes, message: bytes) -> bytes:
+    """The signature of a message."""
+    return Ed25519PrivateKey.from_private_bytes(private).sign(message)
+
+
+def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether a signature of a message is by the owner of a public key.
+
+    >>> keys = make_signing_keys()
+    >>> is_signed(keys.public, b"A, B, C", sign(keys.private, b"A, B, C"))
+    True
+    >>> is_signed(keys.public, b"A, B", sign(keys.private, b"A, B, C"))
+    False
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

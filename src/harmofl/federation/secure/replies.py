@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,15 @@ class SecureReplies:
         except ValueError as error:
             raise RefusalError(str(error)) from None
 
-    def _tell(self, request: Request) -> dict[str, Any]:
+    def _tell(self, request: Request) -> Mapping[str, Any]:
         exchange, content = read_exchange(request), request.exchange
         if request.kind == "keys":
             return self.own.advertise(exchange)
         if request.kind == "shares":
             return self.own.share(exchange, content.get("roster"))
-        return self.own.unmask(exchange, content.get("survivors"))
+        if request.kind == "confirm":
+            return self.own.confirm(exchange, content.get("survivors"))
+        return self.own.unmask(exchange, content.get("survivors"), content.get("signatures"))
 
     def mask(self, request: Request, reply: Reply, filters: Filters) -> Reply:
         """The reply as it leaves: its tensors as one masked row of numbers.

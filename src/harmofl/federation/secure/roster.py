@@ -12,6 +12,7 @@ from typing import Any
 FEWEST_SITES = 3
 """Of two, each could take its own numbers from the sum."""
 KEY_HEX = 64
+KEYS = ("mask_key", "share_key", "sign_key")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Advert:
     """Public, in hex: with its private half a site agrees with another one on their mask."""
     share_key: str
     """Public, in hex: for the shares that it receives."""
+    sign_key: str
+    """Public, in hex: for its signature below the list of survivors."""
     num_examples: int
     """All sites know it, as an average by examples needs everybody's."""
     proof: str = ""
@@ -41,10 +44,10 @@ class Advert:
     @classmethod
     def read(cls, value: Any) -> Advert:
         """One that travelled; ValueError if it is not one."""
-        if not isinstance(value, dict) or value.keys() != {"mask_key", "share_key", "num_examples", "proof"}:
+        if not isinstance(value, dict) or value.keys() != {"num_examples", "proof", *KEYS}:
             raise ValueError("its public keys are missing")
         advert = cls(**value)
-        if not all(_is_hex(key) for key in (advert.mask_key, advert.share_key)) or not isinstance(advert.proof, str):
+        if not all(_is_hex(value[key]) for key in KEYS) or not isinstance(advert.proof, str):
             raise ValueError("its public keys are not keys")
         if type(advert.num_examples) is not int or not 0 < advert.num_examples < 2**53:
             raise ValueError("its number of images is not one")
@@ -55,7 +58,7 @@ def prove(advert: Advert, exchange: Exchange, site: str, consortium: bytes) -> s
     """The proof that an advert is this site's, for this exchange; empty where the consortium has no key."""
     if not consortium:
         return ""
-    content = [vars(exchange), site, advert.mask_key, advert.share_key, advert.num_examples]
+    content = [vars(exchange), site, *(getattr(advert, key) for key in KEYS), advert.num_examples]
     return hmac.new(consortium, to_bytes(content), hashlib.sha256).hexdigest()
 
 
@@ -66,12 +69,12 @@ class Roster:
     exchange: Exchange
     adverts: Mapping[str, Advert]
     threshold: int
-    """How many sites can unmask the sum."""
+    """How many sites can unmask the sum, and must have signed who is in it."""
 
     @classmethod
     def of(cls, exchange: Exchange, adverts: Mapping[str, Advert]) -> Roster:
         """The roster of all sites that told their keys."""
-        return cls(exchange, adverts, majority(len(adverts)))
+        return cls(exchange, adverts, threshold_of(len(adverts)))
 
     @classmethod
     def read(cls, exchange: Exchange, value: Any) -> Roster:
@@ -79,7 +82,7 @@ class Roster:
         if not isinstance(value, dict) or len(value) < FEWEST_SITES:
             raise ValueError(f"a sum of fewer than {FEWEST_SITES} sites could tell what one of them sent")
         adverts = {site: Advert.read(advert) for site, advert in value.items()}
-        keys = [key for advert in adverts.values() for key in (advert.mask_key, advert.share_key)]
+        keys = [getattr(advert, key) for advert in adverts.values() for key in KEYS]
         if len(set(keys)) < len(keys):
             raise ValueError("two public keys are the same")
         return cls.of(exchange, adverts)
@@ -107,14 +110,18 @@ class Roster:
         content = [vars(self.exchange), self.to_json(), self.threshold, sorted(members), model]
         return hashlib.sha256(to_bytes(content)).digest()
 
+    def statement(self, context: bytes, survivors: Sequence[str]) -> bytes:
+        """What a site signs: that of this sum's sites these, and no others, have sent their numbers."""
+        return to_bytes(["harmofl survivors", context.hex(), sorted(survivors)])
 
-def majority(num_sites: int) -> int:
-    """More than half: no two groups of sites without a common one can both unmask.
 
-    >>> majority(3), majority(4), majority(100)
-    (2, 3, 51)
+def threshold_of(num_sites: int) -> int:
+    """So many that two groups of this size have two sites in common, of which one may help a lying server.
+
+    >>> [threshold_of(number) for number in (3, 4, 5, 6, 100)]
+    [3, 3, 4, 4, 51]
     """
-    return num_sites // 2 + 1
+    return (num_sites + 1) // 2 + 1
 
 
 def to_bytes(content: Any) -> bytes:

@@ -1,10 +1,10 @@
 """A site's side of the exchanges: what it tells, and what it never tells, whatever the server asks.
 
 The rules that keep a site's numbers secret are enforced here. A site masks one set of numbers in a session. It reveals
-for each other site either the share of its own mask or the share of its key, never both: it unmasks one list of
-survivors in a session, of at least the threshold, and the same list in every repetition of a round, as the difference
-of two sums would be the numbers of a single site. What it must remember lies in a file that only it can read, so that a
-process may end and start again between two messages.
+for each other site either the share of its own mask or the share of its key, never both: it signs one list of survivors
+in a session, of at least the threshold, and unmasks it only if so many sites have signed the same one. In a repetition
+of a round it unmasks no other list, as the difference of two sums would be the numbers of a single site. What it must
+remember lies in a file that only it can read, so that a process may end and start again between two messages.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Any
 
 from harmofl.documents import read_json
 from harmofl.federation.secure.fixed_point import Words
-from harmofl.federation.secure.keys import KeyPair, agree, seal, unseal
+from harmofl.federation.secure.keys import KeyPair, agree, make_signing_keys, seal, sign, unseal
 from harmofl.federation.secure.masking import add_masks
 from harmofl.federation.secure.roster import FEWEST_SITES, Advert, Exchange, Roster, prove, to_bytes
 from harmofl.federation.secure.shamir import SECRET_BYTES, SHARE_BYTES, share_to_hex, split
+from harmofl.federation.secure.survivors import signers
 from harmofl.files import PRIVATE, write_whole
 
 FILE = "secure.json"
@@ -41,6 +42,8 @@ class Session:
     """Private; empty once the sum has been unmasked."""
     share_key: str
     """Private."""
+    sign_key: str
+    """Private."""
     seed: str
     """Of its own mask; empty once the sum has been unmasked."""
     roster: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class Session:
     masked: str = ""
     """A digest of the numbers that it masked."""
     survivors: tuple[str, ...] = ()
+    """The list that it has signed."""
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Session:
@@ -84,12 +88,13 @@ class SiteExchange:
         """Make new keys, and tell the public ones; the same ones if asked again."""
         session = self._session()
         if session is None or session.exchange != exchange:
-            mask_keys, share_keys = KeyPair.make(), KeyPair.make()
+            mask_keys, share_keys, sign_keys = KeyPair.make(), KeyPair.make(), make_signing_keys()
             session = Session(
                 exchange=exchange,
-                advert=self._advert(exchange, mask_keys, share_keys),
+                advert=self._advert(exchange, mask_keys, share_keys, sign_keys),
                 mask_key=mask_keys.private.hex(),
                 share_key=share_keys.private.hex(),
+                sign_key=sign_keys.private.hex(),
                 seed=os.urandom(SECRET_BYTES).hex(),
             )
             self._write(session)
@@ -143,13 +148,30 @@ class SiteExchange:
         publics = {other: bytes.fromhex(roster.adverts[other].mask_key) for other in members if other != self.site}
         add_masks(words, self.site, bytes.fromhex(session.mask_key), bytes.fromhex(session.seed), publics, context)
 
-    def unmask(self, exchange: Exchange, survivors: Any) -> dict[str, str]:
-        """Reveal one share for each site: of its mask if its numbers are in the sum, of its key if they never came."""
+    def confirm(self, exchange: Exchange, survivors: Any) -> dict[str, str]:
+        """Sign the list of the sites whose numbers are in the sum; the first one of a session, and no other."""
         session = self._current(exchange)
         roster = self._roster(session)
         names = self._check_survivors(session, roster, survivors)
         self._check_repetition(exchange, names)
-        session = replace(session, survivors=names, mask_key="", seed="")
+        self._write(replace(session, survivors=names))
+        statement = roster.statement(bytes.fromhex(session.context), names)
+        return {"signature": sign(bytes.fromhex(session.sign_key), statement).hex()}
+
+    def unmask(self, exchange: Exchange, survivors: Any, signatures: Any) -> dict[str, str]:
+        """Reveal one share for each site: of its mask if its numbers are in the sum, of its key if they never came.
+
+        Args:
+            exchange: The one whose numbers were masked.
+            survivors: The list that this site has signed.
+            signatures: Those of the sites that have signed it, by name.
+        """
+        session = self._current(exchange)
+        roster = self._roster(session)
+        names = self._check_survivors(session, roster, survivors)
+        self._check_repetition(exchange, names)
+        self._check_signatures(session, roster, names, signatures)
+        session = replace(session, mask_key="", seed="")
         self._write(session, unmasked=names)
         shares = {member: self._open_shares(session, roster, member) for member in sorted(session.received)}
         return {member: share_to_hex(pair[0 if member in names else 1]) for member, pair in shares.items()}
@@ -165,8 +187,18 @@ class SiteExchange:
         if len(names) < (needed := max(roster.threshold, self.fewest)):
             raise ValueError(f"{len(names)} sites are in the sum: it is unmasked from {needed} on")
         if session.survivors and session.survivors != names:
-            raise ValueError("a sum of other sites has been unmasked in this session: never both shares of one site")
+            raise ValueError("it has signed another list of survivors in this session: never both shares of one site")
         return names
+
+    def _check_signatures(self, session: Session, roster: Roster, names: Sequence[str], signatures: Any) -> None:
+        if session.survivors != names:
+            raise ValueError("it has not been asked to sign the list of survivors")
+        found = signers(roster, bytes.fromhex(session.context), names, signatures)
+        if len(found) < roster.threshold:
+            raise ValueError(
+                f"{len(found)} sites have signed this list of survivors, {roster.threshold} must: others may have been "
+                "told another one"
+            )
 
     def _check_repetition(self, exchange: Exchange, names: Sequence[str]) -> None:
         before = self._notes()["sums"].get(_place(exchange))
@@ -184,8 +216,9 @@ class SiteExchange:
 
     # --- secrets -----------------------------------------------------------------------------------------------
 
-    def _advert(self, exchange: Exchange, mask_keys: KeyPair, share_keys: KeyPair) -> dict[str, Any]:
-        advert = Advert(mask_keys.public.hex(), share_keys.public.hex(), self.num_examples)
+    def _advert(self, exchange: Exchange, *keys: KeyPair) -> dict[str, Any]:
+        mask_key, share_key, sign_key = (pair.public.hex() for pair in keys)
+        advert = Advert(mask_key, share_key, sign_key, self.num_examples)
         return dict(vars(replace(advert, proof=prove(advert, exchange, self.site, self.consortium))))
 
     def _roster(self, session: Session) -> Roster:

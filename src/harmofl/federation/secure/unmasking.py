@@ -10,6 +10,7 @@ from harmofl.federation.secure.fixed_point import Words
 from harmofl.federation.secure.masking import check_private_key, take_pair_masks, take_self_masks
 from harmofl.federation.secure.roster import Advert, Exchange, Roster
 from harmofl.federation.secure.shamir import join, share_from_hex
+from harmofl.federation.secure.survivors import signers
 
 Revealed = Mapping[str, Mapping[str, str]]
 """From the site that tells to the sites whose shares it tells, in hex."""
@@ -52,6 +53,13 @@ class Unmasking:
             return join(shares, self.roster.threshold)
         except ValueError as error:
             raise ValueError(f"{error}, for the secret of {member}") from None
+
+    def read_signature(self, site: str, told: Any, members: Sequence[str], survivors: Sequence[str], model: str) -> str:
+        """What a site told to confirm the survivors; ValueError if it is not its signature below their list."""
+        signature = told.get("signature") if isinstance(told, dict) else None
+        if site not in signers(self.roster, self.roster.context(members, model), survivors, {site: signature}):
+            raise ValueError("it did not sign the list of survivors")
+        return str(signature)
 
     def read_revealed(self, told: Any, members: Sequence[str]) -> dict[str, str]:
         """What a site told; ValueError if it is not one share of each member."""
