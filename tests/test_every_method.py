@@ -13,7 +13,7 @@ from runs import records, tiny
 
 PAPER_TASKS = ("histology", "nuclei", "prostate")
 
-OWN_PARTS = ("ditto", "fedbn", "fedper", "fedrdn", "local", "silobn", "sitealign")
+OWN_PARTS = ("ditto", "fedbn", "fedper", "fedrdn", "freshbn", "local", "silobn", "sitealign")
 FEWER_STEPS = {"histology": {}, "nuclei": {}, "prostate": {"training.batch_size": 32}}
 """A case of the synthetic prostates is eight images: larger batches spare steps."""
 SUMMARY = {"task", "method", "seed", "metric_name", "best_round", "test", "versions", "seconds"}

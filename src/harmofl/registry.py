@@ -135,6 +135,7 @@ methods: Registry[Method] = Registry(
         name.replace("_", "-"): f"harmofl.methods.catalogue:{name}"
         for name in (
             *("fedavg", "fedprox", "fednova", "fedadam", "fedbn", "moon", "harmofl"),
+            "freshbn",
             *("fedavgm", "scaffold", "feddyn", "silobn", "fedper", "ditto"),
             *("momentum_sam", "fedlesam", "fedasam"),
             *("fedrdn", "sitealign", "fixbn", "fedwon"),

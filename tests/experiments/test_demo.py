@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harmofl.events import ignore
-from harmofl.experiments.demo import RUNS, run_demo, tell_shifts
+from harmofl.experiments.demo import METHODS, run_demo, tell_shifts
 from harmofl.runs.finished import read_run
 from written_runs import write_run
 
@@ -14,7 +14,7 @@ from written_runs import write_run
 @pytest.mark.slow
 def test_the_demo_tells_three_runs_why_they_differ_and_what_to_do_next(tmp_path: Path) -> None:
     runs, page = run_demo(tmp_path, ignore, preset="smoke")
-    assert [run.title for run in runs] == [title for title, _, _ in RUNS.values()]
+    assert [run.method for run in runs] == list(METHODS)
     text = page.read_text(encoding="utf-8")
     assert re.search(r"features lie \d+\.\d\d deviations from the averaged statistics", text)
     assert "harmofl data compare --task segmentation --data my-images" in text

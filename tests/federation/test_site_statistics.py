@@ -59,6 +59,24 @@ def test_every_site_ends_with_the_common_weights_and_the_statistics_of_its_own_t
             torch.testing.assert_close(tensor, before[name], rtol=1e-5, atol=1e-6)
 
 
+def test_freshbn_is_fedavg_with_statistics_of_each_site(tmp_path: Path) -> None:
+    train(tmp_path / "setting", "fedavg", rounds=2, **OWN)
+    train(tmp_path / "method", "freshbn", rounds=2)
+    for site in SITES:
+        named, set_ = weights(tmp_path / "method", site), weights(tmp_path / "setting", site)
+        assert all(torch.equal(named[name], set_[name]) for name in set_.keys() | named.keys())
+    scores = [
+        [(r["round"], r["site"], r["phase"], r.get("metric")) for r in records(tmp_path / name)]
+        for name in ("setting", "method")
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_freshbn_is_refused_where_layers_keep_no_statistics() -> None:
+    with pytest.raises(UsageError, match=r"model\.norm.*'group'.*FreshBN|FreshBN.*model\.norm"):
+        resolve("histology", "freshbn", "smoke", overrides=tiny(model__norm="group"))
+
+
 def test_scores_are_those_of_the_adapted_model(tmp_path: Path) -> None:
     train(tmp_path / "run", rounds=1, **OWN)
     (selected,) = [r for r in records(tmp_path / "run") if r.get("selected") and r["site"] == SITES[2]]

@@ -16,7 +16,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder for the runs and the page.")] = Path("harmofl-demo"),
     quiet: Quiet = False,
 ) -> None:
-    """FedAvg, HarmoFL, and FedAvg with each site's own statistics, on five synthetic hospitals: a table and a page.
+    """FedAvg, HarmoFL and FreshBN, which we recommend, on five synthetic hospitals: a table and a page.
 
     Run again, it goes on where it was, or shows what is there.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harmofl.methods.adaptations import OwnLayers
+from harmofl.methods.adaptations import OwnLayers, SiteStatistics
 from harmofl.methods.adaptive_step import AdaptivePerturbedDescent
 from harmofl.methods.amplitude_alignment import AlignAmplitude
 from harmofl.methods.control_variates import ControlVariates
@@ -82,6 +82,15 @@ harmofl = Method(
     paper="Jiang, Wang and Dou, AAAI 2022",
     idea="Images take the amplitude averaged over all sites; steps descend with the gradient at perturbed weights.",
     limit='band = "none" and radius = 0',
+)
+
+freshbn = Method(
+    "FreshBN",
+    adapt=SiteStatistics(),
+    requires={"model.norm": "batch"},  # no other layer has statistics to estimate
+    paper="our recommendation, after AdaBN (Li et al., Pattern Recognition 2018)",
+    idea="FedAvg; before a site uses a model, it estimates batch norm statistics afresh on its own images.",
+    limit="always in what is trained and travels; a site's images then pass statistics of their own",
 )
 
 fedavgm = Method(
