@@ -1,4 +1,4 @@
-"""Bring the numbers and figures of docs/results.md up to date with results/; its prose is left as it is.
+"""Bring the numbers and figures of the pages of results up to date with results/; their prose is left as it is.
 
 python benchmarks/results_page.py [--check | --redraw]
 
@@ -17,14 +17,19 @@ ROOT = Path(__file__).parent.parent
 DATA = "../shared/data/nuclei-tiles"
 
 
+def pages() -> list[KeptPage]:
+    """The pages that are made of kept results."""
+    names = ("results.md", "results-settings.md")
+    return [KeptPage(ROOT / "docs" / name, ROOT / "experiments", ROOT / "results", DATA) for name in names]
+
+
 def main() -> int:
-    """Bring the page up to date, or say what is not."""
-    page = KeptPage(ROOT / "docs" / "results.md", ROOT / "experiments", ROOT / "results", DATA)
+    """Bring the pages up to date, or say what is not."""
     if "--check" in sys.argv[1:]:
-        stale = page.stale()
+        stale = [what for page in pages() for what in page.stale()]
         print("\n".join(f"not up to date: {what}" for what in stale) or "up to date")
         return 1 if stale else 0
-    changed = page.write(redraw="--redraw" in sys.argv[1:])
+    changed = [path for page in pages() for path in page.write(redraw="--redraw" in sys.argv[1:])]
     print("\n".join(str(path.relative_to(ROOT)) for path in changed) or "nothing has changed")
     return 0
 

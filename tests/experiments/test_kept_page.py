@@ -215,12 +215,12 @@ def test_a_stale_page_is_found(place: Place) -> None:
     assert place.page.stale() == [f"{place.path}: its tables"]
     place.page.write()
     place.done(ALL[2])
-    assert place.page.stale() == [f"{place.path}: its tables", str(place.folder / "figures" / "tiny-convergence.png")]
+    assert place.page.stale() == [f"{place.path}: its tables", str(place.folder / "figures" / "results" / "tiny-convergence.png")]
     place.page.write()
-    (place.folder / "figures" / "tiny-convergence.png").rename(place.folder / "figures" / "gone.png")
+    (place.folder / "figures" / "results" / "tiny-convergence.png").rename(place.folder / "figures" / "results" / "gone.png")
     assert [Path(what.partition(":")[0]).name for what in place.page.stale()] == ["tiny-convergence.png", "gone.png"]
     place.page.write()
-    assert [path.name for path in (place.folder / "figures").iterdir()] == ["tiny-convergence.png"]
+    assert [path.name for path in (place.folder / "figures" / "results").iterdir()] == ["tiny-convergence.png"]
 
 
 def test_cells_that_experiments_share_are_found(place: Place) -> None:
@@ -281,7 +281,7 @@ def test_a_hospital_that_took_no_part_is_drawn_as_such(place: Place) -> None:
     assert "at the hospital that took no part" in text
     assert "*Complete: 10 of 10 cells.*" in text
     place.page.write()
-    assert (place.folder / "figures" / "unseen-unseen.png").stat().st_size < 100_000
+    assert (place.folder / "figures" / "results" / "unseen-unseen.png").stat().st_size < 100_000
 
 
 def test_flatness_is_averaged_over_the_seeds_that_were_measured(place: Place) -> None:

@@ -104,13 +104,18 @@ class KeptPage:
     def _blocks(self) -> list[Block]:
         return [block for block, _ in read_blocks(self.page.read_text(encoding="utf-8")) if block]
 
+    @property
+    def _figures(self) -> str:
+        """The folder of the page's figures, as seen from the page: each page has its own."""
+        return f"figures/{self.page.stem}"
+
     def _path(self, drawing: Drawing) -> Path:
-        return self.page.parent / "figures" / drawing.file
+        return self.page.parent / self._figures / drawing.file
 
     def _unused_figures(self) -> list[Path]:
         """Figures that the page no longer shows."""
         shown = {self._path(drawing) for drawing in self.drawings()}
-        return sorted(set((self.page.parent / "figures").glob("*.png")) - shown)
+        return sorted(set((self.page.parent / self._figures).glob("*.png")) - shown)
 
     # ---- what a block holds ----
 
@@ -141,7 +146,7 @@ class KeptPage:
         results = self.results(block.name)
         done = without_missing(results)
         pictures = [
-            f"![{drawing.caption}](figures/{drawing.file})\n\n{drawing.explanation}"
+            f"![{drawing.caption}]({self._figures}/{drawing.file})\n\n{drawing.explanation}"
             for drawing in self._drawings(block)
         ]
         parts = [
