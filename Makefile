@@ -3,7 +3,7 @@ PYTHON  ?= python3
 VENV    ?= .venv
 BIN     := $(VENV)/bin
 JOBS    ?= 2
-METHODS ?= fedavg fedbn harmofl
+METHODS ?= fedavg freshbn harmofl
 TASK    ?= segmentation
 PYTHONS ?=
 
@@ -16,7 +16,7 @@ help:
 	@echo "make lint    ruff, mypy and the layers of packages only"
 	@echo "make docs    the documentation as a site: build/site/index.html; runs the notebooks, and checks every link"
 	@echo "make bench   every speed that docs/performance.md promises, measured; bench-quick: the most important, two minutes"
-	@echo "make results the numbers and figures of docs/results.md, from results/"
+	@echo "make results the numbers and figures of the pages of results in docs/, from results/"
 	@echo "make models DATA=folder   small models of one's own or the results' images, exported with their cards: models/"
 	@echo "make release-check   wheel and sdist, built twice and compared, tried with every Python found; a bill of materials"
 	@echo "make version VERSION=1.2.0   set it in the package, CITATION.cff and CHANGELOG.md, for a release of today"

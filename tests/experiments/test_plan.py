@@ -6,7 +6,7 @@ import pytest
 from folders import segmentation_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.plan import copy_plan, read_plan
+from harmofl.experiments.plan import Plan, copy_plan, read_plan
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -269,12 +269,22 @@ def test_what_is_wrong_with_an_extended_file_is_named_with_that_file(write_plan:
 
 
 def test_the_files_for_several_tasks_differ_in_nothing_but_the_task_and_its_network() -> None:
-    for kind in ("table", "ablation", "band", "norm", "phantoms"):
+    for kind in ("table", "band", "norm", "phantoms"):
         base, *others = (read_plan(file) for file in sorted((ROOT / "experiments").glob(f"{kind}*.toml")))
         own = {"title", "task", "paper", "extends", "settings"}
         assert others
         assert all(other.model_dump(exclude=own) == base.model_dump(exclude=own) for other in others), kind
         assert all(other.settings in ({}, {"model": {"network": "basic-unet"}}) for other in others), kind
+
+
+def test_ablations_differ_between_tasks_in_how_long_the_perturbation_is_and_in_nothing_else() -> None:
+    base, *others = (read_plan(file) for file in sorted((ROOT / "experiments").glob("ablation-*.toml")))
+
+    def parts(plan: Plan) -> list[tuple[str, str, object, bool]]:
+        own = [(row, row.settings.get("method", {})) for row in plan.rows]
+        return [(row.name, row.method, method.get("band"), method.get("radius") == 0) for row, method in own]
+
+    assert all(parts(other) == parts(base) and other.seeds == base.seeds for other in others)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def _missing(results: Results) -> str:
     texts = []
     for seeds, names in groups.items():
         which = f"seed{'s' if len(seeds) > 1 else ''} {join_words([str(seed) for seed in seeds])}"
-        texts.append(f"{which} of {'every line' if len(names) == all_lines else join_words(names)}")
+        texts.append(f"{which} of {'every line' if len(names) == all_lines else ' · '.join(names)}")
     return "; ".join(texts)
 
 
