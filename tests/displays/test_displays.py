@@ -202,3 +202,12 @@ def test_a_notebook_counts_as_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("harmofl.displays.in_notebook", lambda: True)
     with show_progress(True) as watch:
         assert isinstance(watch.watches[0], LiveDisplay)  # type: ignore[attr-defined]
+
+
+def test_of_many_steps_plain_lines_tell_about_twenty(capsys: pytest.CaptureFixture[str]) -> None:
+    display = PlainDisplay()
+    for number in range(500):
+        display(StepDone(f"{number}.png", number, 500))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["  0 of 500: 0.png", "  25 of 500: 25.png"]
+    assert len(lines) == 20

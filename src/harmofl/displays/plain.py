@@ -12,7 +12,11 @@ from harmofl.events import (
     RoundsFinished,
     RunStarted,
     SiteLeftOut,
+    StepDone,
 )
+
+MOST_STEPS = 20
+"""Lines for the parts of one piece of work, such as images that are predicted; of more, about as many are told."""
 
 
 class PlainDisplay:
@@ -56,5 +60,13 @@ class PlainDisplay:
                 return f"{last}  scoring and writing the selected model"
             case CellFinished():
                 return f"  {event.tried}/{event.total} {describe_cell(event)}"
+            case StepDone() if event.total > MOST_STEPS:
+                return f"  {event.done} of {event.total}: {event.what}" if _is_told(event) else ""
         step = describe_step(event)
         return f"  {step}" if step else ""
+
+
+def _is_told(step: StepDone) -> bool:
+    """Whether another twentieth of many steps is done."""
+    told, before = (number * MOST_STEPS // step.total for number in (step.done, step.done - 1))
+    return bool(step.what) and told > before
