@@ -1,6 +1,7 @@
 """The rule of docs/protocol.md, on numbers worked out by hand."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 import choose_recipe
 from choose_recipe import EFFORT, TASKS, Setting, choose, lost_on_phantoms, read_scores, screen, weigh
 from harmofl.experiments.plan import read_plan
+from harmofl.methods.adaptations import SiteStatistics
+from harmofl.methods.catalogue import fedavg, freshbn
 from harmofl.reporting.tables import MethodScores
 from harmofl.runs.finished import FinishedRun
 
@@ -104,3 +107,19 @@ def test_nothing_is_chosen_before_all_cells_are_there(
     monkeypatch.setattr("sys.argv", ["choose_recipe.py", str(tmp_path)])
     assert choose_recipe.main() == 1
     assert "30 runs are missing for the screening on phantoms" in capsys.readouterr().err
+
+
+def test_the_protocol_ends_with_what_the_kept_records_choose(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["choose_recipe.py", str(ROOT / "results")])
+    assert choose_recipe.main() == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    protocol = (ROOT / "docs/protocol.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line not in protocol] == []
+    assert any(line.startswith("| FedAvg ") and "**chosen**" in line for line in lines)
+
+
+def test_the_catalogue_has_the_chosen_candidate_unchanged() -> None:
+    in_words = {field: getattr(freshbn, field) for field in ("name", "paper", "idea", "limit", "requires")}
+    assert freshbn == replace(fedavg, adapt=SiteStatistics(), **in_words)

@@ -215,9 +215,14 @@ def test_a_stale_page_is_found(place: Place) -> None:
     assert place.page.stale() == [f"{place.path}: its tables"]
     place.page.write()
     place.done(ALL[2])
-    assert place.page.stale() == [f"{place.path}: its tables", str(place.folder / "figures" / "results" / "tiny-convergence.png")]
+    assert place.page.stale() == [
+        f"{place.path}: its tables",
+        str(place.folder / "figures" / "results" / "tiny-convergence.png"),
+    ]
     place.page.write()
-    (place.folder / "figures" / "results" / "tiny-convergence.png").rename(place.folder / "figures" / "results" / "gone.png")
+    (place.folder / "figures" / "results" / "tiny-convergence.png").rename(
+        place.folder / "figures" / "results" / "gone.png"
+    )
     assert [Path(what.partition(":")[0]).name for what in place.page.stale()] == ["tiny-convergence.png", "gone.png"]
     place.page.write()
     assert [path.name for path in (place.folder / "figures" / "results").iterdir()] == ["tiny-convergence.png"]
