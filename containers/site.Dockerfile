@@ -13,7 +13,8 @@ COPY src src
 RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" --constraint constraints.txt ".[$ENGINE]" \
     && useradd --uid 1000 --no-create-home harmofl
 ENV HOME=/tmp PYTHONUNBUFFERED=1
-USER harmofl
+# By number, so that an orchestrator sees that it is not root.
+USER 1000:1000
 WORKDIR /kit
 ENTRYPOINT ["harmofl", "deploy"]
 CMD ["start", "/kit"]

@@ -13,7 +13,8 @@ RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" --constraint con
     && useradd --uid 1000 --no-create-home harmofl
 # Whichever user runs it can write its caches, and to /work alone.
 ENV HOME=/tmp HARMOFL_CACHE=/tmp/harmofl-cache PYTHONUNBUFFERED=1
-USER harmofl
+# By number, so that an orchestrator sees that it is not root.
+USER 1000:1000
 WORKDIR /work
 ENTRYPOINT ["harmofl"]
 CMD ["--help"]

@@ -65,7 +65,7 @@ def draw_report() -> None:
         harmofl.train("nuclei", method, preset="smoke", settings=QUICK, out=runs / method, progress=False)
     options = [*BROWSER.split(), "--window-size=1100,1400", f"--screenshot={MADE / 'report.png'}"]
     page = write_report(runs).absolute().as_uri()
-    subprocess.run([chromium, *options, page], check=True, capture_output=True, timeout=120)
+    subprocess.run([chromium, *options, page], check=True, capture_output=True, timeout=600)
 
 
 class Links(HTMLParser):

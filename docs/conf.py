@@ -31,7 +31,7 @@ highlight_language = "text"
 
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # no page needs widgets of progress
 nb_execution_mode = "force"
-nb_execution_timeout = 120
+nb_execution_timeout = 1800  # seconds of a cell; it trains, and machines are busy
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True

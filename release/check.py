@@ -39,15 +39,17 @@ def main() -> None:
     chosen = parser.parse_args()
     pythons = {} if chosen.build_only else find_pythons(chosen.python)
     chosen.out.mkdir(parents=True, exist_ok=True)
+    tell("building wheel and sdist, twice")
     files = build_twice(chosen.out)
     run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)])
     wheel = next(path for path in files if path.suffix == ".whl")
     for number, (version, python) in enumerate(pythons.items()):
+        tell(f"Python {version}: installing into an empty environment and training; minutes")
         with tempfile.TemporaryDirectory() as folder:
             inside = try_installed(wheel, Path(folder), python, chosen.extras)
             if number == 0:
                 write_bill(inside / "python", chosen.out / f"{wheel.name.split('-py3')[0]}.cdx.json")
-        print(f"Python {version}: installed, trained")
+        tell(f"Python {version}: installed, trained")
     for path in files:
         print(f"{hash_of(path)}  {path.name}")
 
@@ -133,6 +135,11 @@ def write_bill(python: Path, path: Path) -> None:
     options = ["--output-reproducible", "--pyproject", str(ROOT / "pyproject.toml"), "--output-file", str(path)]
     run([sys.executable, "-m", "cyclonedx_py", "environment", *options, str(python)])
     print(f"bill of materials: {path}")
+
+
+def tell(words: str) -> None:
+    """Print at once, also where the output goes to a file."""
+    print(words, flush=True)
 
 
 def hash_of(path: Path) -> str:

@@ -74,3 +74,21 @@ def test_every_label_of_a_figure_is_drawn_without_a_warning(no_other_fonts: None
         warnings.simplefilter("error")
         assert to_png(figure)
         assert "DongJing" in to_svg(figure)
+
+
+def test_a_font_that_was_installed_since_matplotlib_made_its_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import font_manager
+
+    new = "STIXNonUnicode"
+    letter = chr(min(labels.letters_of(new) - labels.letters_of(labels.OWN_FONT)))
+    path = font_manager.findfont(new)
+    listed = [font for font in font_manager.fontManager.ttflist if font.name != new]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", listed)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [path, __file__])
+    monkeypatch.setattr(labels, "OTHER_FONTS", (new,))
+    labels.installed_fonts.cache_clear()
+    try:
+        assert readable(letter) == letter
+        assert labels.installed_fonts() == (labels.OWN_FONT, new)
+    finally:
+        labels.installed_fonts.cache_clear()

@@ -171,6 +171,6 @@ def test_containers_copy_only_what_is_there_and_run_without_root(path: Path) -> 
     allowed = (ROOT / ".dockerignore").read_text().split()
     assert copied
     assert all((ROOT / name).exists() and f"!{name}" in allowed for name in copied)
-    assert text.index("USER harmofl") < text.index("ENTRYPOINT")
+    assert text.index("useradd --uid 1000") < text.index("USER 1000:1000") < text.index("ENTRYPOINT")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {name for _, name in re.findall(r"^ARG (EXTRAS|ENGINE)=(\S+)$", text, re.MULTILINE)} <= set(extras)

@@ -33,7 +33,13 @@ class RefusalError(UsageError):
 
 
 class RunError(Exception):
-    """A run that cannot go on: the message says why, and what is kept; exit code 1."""
+    """A run that cannot go on: the message says why, and what is kept; exit code 1.
+
+    Unlike a `UsageError` it may pass: free the disk, wait for sites, and call `harmofl.train(..., resume=True)`.
+
+    >>> issubclass(RunError, UsageError)
+    False
+    """
 
 
 class DiskError(RunError):

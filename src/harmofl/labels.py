@@ -6,6 +6,7 @@ letter that none of them has is transliterated, and never drawn as an empty box.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import textwrap
 import unicodedata
@@ -84,8 +85,18 @@ def installed_fonts() -> tuple[str, ...]:
     require("reports", "drawing figures")
     from matplotlib.font_manager import fontManager
 
+    _list_new_fonts()
     names = {font.name for font in fontManager.ttflist}
     return (OWN_FONT, *(name for name in OTHER_FONTS if name in names))
+
+
+def _list_new_fonts() -> None:
+    """Add the fonts that were installed after matplotlib had made its list, which it keeps from program to program."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    for path in sorted(set(findSystemFonts()) - {font.fname for font in fontManager.ttflist}):
+        with contextlib.suppress(OSError, RuntimeError):  # not every file is a font that can be drawn with
+            fontManager.addfont(path)
 
 
 @functools.cache

@@ -68,6 +68,10 @@ def test_brightness_alone_is_harmonized_away() -> None:
 def test_contrast_is_not() -> None:
     both = {"A": survey(0.0, 1.0), "B": survey(0.2, 0.3, seed=1)}
     assert kinds(Comparison("classification", "classification", "", both)) == ["harmonize", "statistics"]
+    faint = {"A": survey(0.0, 1.0), "B": survey(0.0003, 0.3, seed=1)}
+    reason = Comparison("classification", "classification", "", faint).advice[0].reason
+    assert "B has less contrast" in reason
+    assert "Brightness differs, too: " in reason
     contrast = Comparison("classification", "classification", "", {"A": survey(0, 1.0), "B": survey(0, 0.3, seed=1)})
     assert kinds(contrast) == ["statistics"]
     assert "B has less contrast" in contrast.advice[0].reason

@@ -1,6 +1,7 @@
 """Runs in MLflow, read back with its own client."""
 
 import logging
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def test_a_server_that_does_not_answer_is_an_error_before_training_and_a_warning
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(UsageError, match=f"--log-to {address}"), log_to_mlflow(tmp_path / "run", address):
+        said = f"--log-to {address}: no MLflow server answers there (Connection refused)"
+        with pytest.raises(UsageError, match=f"^{re.escape(said)}$"), log_to_mlflow(tmp_path / "run", address):
             pass
         log = MlflowLog(started(tmp_path), address)
         with caplog.at_level(logging.WARNING, "harmofl"):

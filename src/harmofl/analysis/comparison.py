@@ -135,12 +135,15 @@ def advise_on_looks(comparison: Comparison) -> list[Advice]:
         reason = f"{told}; {by_chance}. The hospitals look alike, and plain averaging (FedAvg) loses little."
         return [Advice("nothing", "Nothing needs to be done about how images look", reason, {"method": "fedavg"})]
     unlike, left = describe_differences(comparison.differences), percent(after.accuracy)
+    harmonize = harmonizing_helps(comparison, before, after)
+    if harmonize and "brightness" not in unlike:
+        unlike += describe_brightness(comparison.differences)
     reason = (
         f"{told}, where {by_chance}. {unlike}With the same mean for all images, as HarmoFL's amplitude normalization "
         f"gives them, it is {left}."
     )
     advice = []
-    if harmonizing_helps(comparison, before, after):
+    if harmonize:
         advice.append(Advice("harmonize", "Harmonize the images", reason, {"method": "harmofl"}))
     if excess(after) >= ALIKE:
         still = f"With the same mean, hospitals are still told apart in {left} of cases." if advice else reason
@@ -168,6 +171,14 @@ def describe_differences(differences: Mapping[str, Mapping[str, float]]) -> str:
         return ""
     unit = "in spreads of single images, compared with the other hospitals"
     return f"{'; '.join(words)} ({unit}). "
+
+
+def describe_brightness(differences: Mapping[str, Mapping[str, float]]) -> str:
+    """Name the hospital whose brightness, which is what harmonizing takes away, differs most."""
+    value, site = max(((own["brightness"], site) for site, own in differences.items()), key=lambda each: abs(each[0]))
+    if abs(value) < NOTICEABLE:
+        return ""
+    return f"Brightness differs, too: {site} has {'more' if value > 0 else 'less'} ({value:+.1f}). "
 
 
 def percent(share: float) -> str:

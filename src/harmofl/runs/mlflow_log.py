@@ -35,6 +35,8 @@ LONGEST_VALUE = 6000
 """Characters of a parameter."""
 SECRET = re.compile("pass|pwd|token|secret|key", re.IGNORECASE)
 """What names of an address's parameters tell that their values are nobody's business."""
+NETWORK_ERROR = re.compile(r"\[Errno -?\d+\] ([^\[\]()'\"]+)")
+"""The part of a long message that says why nobody was reached, such as "Connection refused"."""
 MASK = "***"
 KEPT = ("config.toml", "data.json", "records.jsonl", "summary.json", "model")
 
@@ -168,7 +170,11 @@ class MlflowLog:
         return hide_secrets(self.address, self.address)
 
     def _reason(self, error: Exception) -> str:
-        return hide_secrets(_first_line(error), self.address)
+        line = _first_line(error)
+        if "Max retries exceeded" in line:
+            cause = NETWORK_ERROR.search(line)
+            line = f"no MLflow server answers there ({cause[1] if cause else 'it was tried several times'})"
+        return hide_secrets(line, self.address)
 
     @property
     def _folder(self) -> Path | None:
@@ -181,6 +187,7 @@ class MlflowLog:
 
         for name in ("mlflow", "alembic"):  # they tell of tables that they make
             logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # of every attempt; the last one's error is told
         return MlflowClient(tracking_uri=self.address)
 
 

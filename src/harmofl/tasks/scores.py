@@ -112,7 +112,12 @@ class ScoreEntry(Score):
     """A score that can be chosen by its name (`training.score`): selection goes by it, and tables show it.
 
     Attributes:
-        kinds: what it is for.
+        name: what settings and records call it.
+        title: what tables and figures call it; the name if it is empty.
+        higher_is_better: which way is better.
+        range: the lowest and the highest value; others are refused as wrong.
+        unit: "%" shows a fraction in percent; anything else, such as "mm", stands behind the number.
+        kinds: what it is for: "classification", "segmentation".
         scorer: what computes it, and possibly others: given the names of the classes, and whether slow scores are
             wanted too, it returns a `Scorer`, whose `scores()` must contain this score's name.
         slow: whether its scorer computes it only when slow scores are wanted.
