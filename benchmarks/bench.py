@@ -20,6 +20,7 @@ import larger_than_memory  # noqa: F401
 import parallel  # noqa: F401
 import secure_aggregation  # noqa: F401
 import speed  # noqa: F401
+import whole_run  # noqa: F401
 from bench_results import Result, Results, write_table
 from measuring import Benchmark, Bound, benchmarks
 
