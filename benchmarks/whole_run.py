@@ -12,25 +12,42 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from harmofl import registry
-from harmofl.data.images import Site
-from harmofl.devices import to_device
+from harmofl.data.images import LabelledImages, Site
+from harmofl.devices import move_model, to_device
 from harmofl.events import Event, RoundStarted
 from harmofl.federation.optimizers import build_optimizer
 from harmofl.federation.training import train
 from harmofl.methods.penalties import squared_distance
-from harmofl.settings import resolve
+from harmofl.settings import DataSettings, resolve
 from harmofl.states import State, snapshot
+from harmofl.tasks.task import Task
 from measuring import Bound, Samples, benchmark, cpu_seconds, in_turns, ratios
 
-ROUNDS, QUICK_ROUNDS = 6, 3
+ROUNDS, QUICK_ROUNDS = 5, 3
 REPEATS, QUICK_REPEATS = 5, 2
-TASKS = ("histology", "nuclei")
-NAMES = {task: f"a whole run / the bare loop, {task}" for task in TASKS}
+IMAGES = {"histology": 400, "nuclei": 60}
+"""Per site: fewer than the preset has, so that rounds are short and what is written in them weighs more."""
+NAMES = {task: f"a whole run / the bare loop, {task}" for task in IMAGES}
+
+
+def keep_images(task: Task) -> Task:
+    """The same task, whose synthetic images are made once and not for every run."""
+    if task.phantom is None:
+        raise ValueError(f"{task.name} has no synthetic images")
+    make, made = task.phantom.make_images, dict[str, LabelledImages]()
+
+    def make_once(site: str, data: DataSettings) -> LabelledImages:
+        if site not in made:
+            made[site] = make(site, data)
+        return made[site]
+
+    return replace(task, name=f"{task.name}-kept", phantom=replace(task.phantom, make_images=make_once))
 
 
 class Contest:
@@ -38,15 +55,18 @@ class Contest:
 
     def __init__(self, task_name: str, rounds: int) -> None:
         self.changes = {
+            "data.images": IMAGES[task_name],
             "training.rounds": rounds,
             "training.optimizer_state": "reset",
             "federation.workers": 1,
         }
-        self.settings, method = resolve(task_name, "fedavg", "small", overrides=self.changes)
-        self.task = registry.tasks.find(task_name)
+        self.task = registry.register(keep_images(registry.tasks.find(task_name)))
+        self.settings, method = resolve(self.task.name, "fedavg", "small", overrides=self.changes)
         names = self.task.sites_of(self.settings.data)
         self.sites = [self.task.load_site(name, self.settings.data) for name in names]
-        self.network = self.task.build_model(self.settings, method).network.to(memory_format=torch.channels_last)
+        model = self.task.build_model(self.settings, method)
+        move_model(model, torch.device("cpu"))
+        self.network = model.network
         self.start = snapshot(self.network)
 
     def run_seconds(self) -> float:
@@ -123,19 +143,24 @@ def average(states: list[State]) -> State:
     }
 
 
-@benchmark(
-    Bound(NAMES["histology"], at_most=1.10, quick=1.5),
-    Bound(NAMES["nuclei"], at_most=1.10),
-)
+@benchmark(Bound(NAMES["histology"], at_most=1.3, aim=1.1, quick=1.5))
 def whole_run(is_quick: bool) -> Samples:
-    """What a run adds to the mathematics."""
-    found = {}
-    for task in TASKS[:1] if is_quick else TASKS:
-        contest = Contest(task, QUICK_ROUNDS if is_quick else ROUNDS)
-        contenders = {"run": contest.run_seconds, "bare": contest.bare_seconds}
-        taken = in_turns(contenders, QUICK_REPEATS if is_quick else REPEATS)
-        found[NAMES[task]] = ratios(taken["run"], taken["bare"])
-    return found
+    """What a run adds to the mathematics, for classification."""
+    return compare("histology", is_quick)
+
+
+@benchmark(Bound(NAMES["nuclei"], at_most=1.3, aim=1.1))
+def whole_run_of_masks(is_quick: bool) -> Samples:
+    """What a run adds to the mathematics, for segmentation."""
+    return compare("nuclei", is_quick)
+
+
+def compare(task: str, is_quick: bool) -> Samples:
+    """The ratio of one task."""
+    contest = Contest(task, QUICK_ROUNDS if is_quick else ROUNDS)
+    contenders = {"run": contest.run_seconds, "bare": contest.bare_seconds}
+    taken = in_turns(contenders, QUICK_REPEATS if is_quick else REPEATS)
+    return {NAMES[task]: ratios(taken["run"], taken["bare"])}
 
 
 # ---- the start ----
