@@ -1,9 +1,12 @@
 """Whole rounds of HarmoFL, ours against the way of the code released with the paper: same images, network and batch.
 
-Their way, written here from its description: amplitudes are normalized image by image in NumPy in every forward pass,
-a step makes two passes and restores the weights by subtraction, images and weights are in PyTorch's plain layout. A
-round is one local epoch of a site, the scores of the received model on its validation and test images, and the average
-of five sites' models. Each way has a process of its own.
+Their way, written here from its description: amplitudes are normalized image by image in NumPy, in double precision and
+with the whole complex transform, in every forward pass; a step makes two passes and restores the weights by
+subtraction; images and weights are in PyTorch's plain layout. What it does besides is left out, though it takes time:
+sums of states that are listed anew for every entry, a score of every training batch, checkpoints by pickle.
+
+A round is one local epoch of a site, the scores of the received model on its validation and test images, and the
+average of five sites' models. Each way has a process of its own.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import larger_than_memory  # noqa: F401
 import parallel  # noqa: F401
 import secure_aggregation  # noqa: F401
 import speed  # noqa: F401
+import whole_run  # noqa: F401
 from bench_results import Result, Results, write_table
 from measuring import Benchmark, Bound, benchmarks
 
@@ -46,8 +47,8 @@ def line(bound: Bound, result: Result, is_quick: bool) -> str:
     return f"  {bound.name:68} {number:28} {bound.in_words(is_quick)}{verdict}"
 
 
-def measure_all(chosen: list[Benchmark], is_quick: bool) -> tuple[Results, list[str]]:
-    """Every number, and the names of those that break their bounds."""
+def measure_all(chosen: list[Benchmark], is_quick: bool, kept: Path | None = None) -> tuple[Results, list[str]]:
+    """Every number, and the names of those that break their bounds; `kept`: where numbers are written at once."""
     found, broken = Results({}), []
     for each in chosen:
         started = time.perf_counter()
@@ -57,6 +58,8 @@ def measure_all(chosen: list[Benchmark], is_quick: bool) -> tuple[Results, list[
             found.values[bound.name] = result
             if not bound.holds(result.median, is_quick):
                 broken.append(bound.name)
+        if kept:
+            Results.read(kept).with_those_of(found).write(kept)
         print(f"  in {time.perf_counter() - started:.0f} s", flush=True)
     return found, broken
 
@@ -88,9 +91,7 @@ def main() -> int:
     if not arguments.table:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        found, broken = measure_all(chosen, arguments.quick)
-        if not arguments.quick:
-            Results.read(RESULTS).with_those_of(found).write(RESULTS)
+        _, broken = measure_all(chosen, arguments.quick, None if arguments.quick else RESULTS)
     if not arguments.quick:
         write_table(PAGE, Results.read(RESULTS), [bound for each in benchmarks for bound in each.bounds])
     for name in broken:

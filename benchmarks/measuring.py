@@ -16,6 +16,10 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from harmofl.federation.lean_imports import import_lean
+
+import_lean()  # as the command does, in every process of a benchmark
+
 Work = Callable[[], object]
 Samples = Mapping[str, Sequence[float]]
 """The samples of one run, by the names of what was measured."""

@@ -1,4 +1,7 @@
-"""Amplitude normalization as in the code released with the paper: image by image, with NumPy's complex transform."""
+"""Amplitude normalization as in the code released with the paper: image by image, with NumPy's complex transform.
+
+That code declares double precision for the whole of it, which NumPy's transform always had before its version 2.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Array = NDArray[np.float32]
 class NumpyAmplitude:
     """Replaces amplitudes by fixed ones, all of them or that of the zero frequency; written from the description.
 
-    `amplitude`: (C, H, W), the whole spectrum, zero frequency in the middle.
+    `amplitude`: (C, H, W), the whole spectrum, zero frequency first.
     """
 
     amplitude: Array
@@ -27,11 +30,12 @@ class NumpyAmplitude:
         return torch.from_numpy(np.stack([self._normalize(image) for image in images.numpy()]))
 
     def _normalize(self, image: Array) -> Array:
-        spectrum = np.fft.fft2(image, axes=(-2, -1))
+        spectrum = np.fft.fft2(image.astype(np.float64), axes=(-2, -1))
         amplitude, phase = np.abs(spectrum), np.angle(spectrum)
         centred = np.fft.fftshift(amplitude, axes=(-2, -1))
+        target = np.fft.fftshift(self.amplitude, axes=(-2, -1))
         window = self._window(image.shape)
-        centred[window] = self.amplitude[window]
+        centred[window] = target[window]
         amplitude = np.fft.ifftshift(centred, axes=(-2, -1))
         changed: Array = np.real(np.fft.ifft2(amplitude * np.exp(1j * phase), axes=(-2, -1))).astype(np.float32)
         return changed
@@ -44,7 +48,6 @@ class NumpyAmplitude:
 
 
 def mean_amplitude(images: Tensor) -> Array:
-    """The mean amplitude of images, zero frequency in the middle."""
-    amplitudes = np.abs(np.fft.fft2(images.numpy(), axes=(-2, -1))).mean(axis=0)
-    centred: Array = np.fft.fftshift(amplitudes, axes=(-2, -1)).astype(np.float32)
-    return centred
+    """The mean amplitude of images, zero frequency first."""
+    amplitudes: Array = np.abs(np.fft.fft2(images.numpy(), axes=(-2, -1))).mean(axis=0).astype(np.float32)
+    return amplitudes

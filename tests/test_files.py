@@ -29,6 +29,17 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(
     assert os.listdir(tmp_path) == ["file.txt"]
 
 
+@pytest.mark.parametrize(("lasting", "times"), [(True, 2), (False, 0)])
+def test_the_disk_is_waited_for_only_where_a_file_is_to_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: bool, times: int
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(os, "fsync", waits.append)
+    write_whole(tmp_path / "file.txt", "new", lasting=lasting)
+    assert len(waits) == times  # for the file, and for its name in the folder
+    assert (tmp_path / "file.txt").read_text() == "new"
+
+
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -55,10 +55,11 @@ def remove_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes | str, mode: int = 0o644) -> None:
+def write_whole(path: Path, content: bytes | str, mode: int = 0o644, lasting: bool = True) -> None:
     """Write a file so that a reader, a full disk or a kill at any moment never sees a part of it.
 
-    With mode 0o600 nobody but its owner can read it, not even for the moment in which it is written.
+    With mode 0o600 nobody but its owner can read it, not even for the moment in which it is written. What is not
+    `lasting`, as it goes with the process that wrote it, need not survive a power cut: nobody waits for the disk.
     """
     data = content.encode() if isinstance(content, str) else content
     make_folder(path.parent)
@@ -67,13 +68,15 @@ def write_whole(path: Path, content: bytes | str, mode: int = 0o644) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         os.chmod(temporary, mode)  # until here, by mkstemp: 0o600
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if lasting:
+        sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:

@@ -52,7 +52,8 @@ def num_bytes(*states: Mapping[str, Tensor]) -> int:
 @contextmanager
 def restoring(tensors: list[Tensor]) -> Iterator[None]:
     """Put tensors back, bit for bit, at the end of the block."""
-    saved = [tensor.detach().clone() for tensor in tensors]
+    with torch.no_grad():
+        saved = [tensor.clone() for tensor in tensors]
     try:
         yield
     finally:

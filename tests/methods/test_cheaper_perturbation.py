@@ -11,6 +11,7 @@ from toys import Point, TwoWeights
 
 from harmofl import PerturbedDescent, UsageError
 from harmofl.methods.catalogue import harmofl
+from harmofl.methods.perturbation import Direction
 from harmofl.methods.steps import descend, descend_aside, take_gradient
 
 
@@ -109,7 +110,7 @@ def test_the_part_leaves_no_trace_but_its_direction() -> None:
     for buffer, value in zip(plain.buffers(), before, strict=True):
         buffer.copy_(value)
     torch.manual_seed(3)
-    descend_aside(optimizer, ClassesOf(plain), directions, PerturbedDescent(radius=0.5))
+    descend_aside(optimizer, ClassesOf(plain), Direction(directions, PerturbedDescent(radius=0.5)))
     assert torch.equal(after, torch.get_rng_state())
     assert network[1].num_batches_tracked.item() == 1
     assert all(

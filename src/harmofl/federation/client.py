@@ -48,7 +48,7 @@ from harmofl.runs.store import Store
 from harmofl.settings import Settings
 from harmofl.states import State, add_prefix, evaluating, load, restoring, select_prefix, snapshot
 from harmofl.tasks.scorers import Scores
-from harmofl.tasks.scoring import UndefinedScoreError, score
+from harmofl.tasks.scoring import Look, UndefinedScoreError, score
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -298,11 +298,11 @@ class Client:
         """Validation and test scores of the model of a round, by the site that the images come from."""
         scores: dict[str, dict[str, Scores]] = {"val": {}, "test": {}}
         for name in self.site.test:
+            looks = {"val": self._look(name, round_number), "test": None}
             with self._adapt_to(name):
                 for phase, images in (("val", self.site.val[name]), ("test", self.site.test[name])):
                     with suppress(UndefinedScoreError):  # the round has fewer scores then, and loses to one with more
-                        scores[phase][name] = self._score(images)
-                self._show_sample(name, round_number)
+                        scores[phase][name] = self._score(images, look=looks[phase])
         return scores
 
     def _test(self, round_number: int) -> dict[str, dict[str, Scores]]:
@@ -319,15 +319,16 @@ class Client:
                     raise RefusalError(str(error)) from None
         return {"test": scores}
 
-    def _score(self, images: ImageSet, thorough: bool = False) -> Scores:
+    def _score(self, images: ImageSet, thorough: bool = False, look: Look | None = None) -> Scores:
         with evaluating(self.model), part("scoring"):
-            return score(self.model, self.task, self.settings, images, thorough)
+            return score(self.model, self.task, self.settings, images, thorough, look)
 
-    def _show_sample(self, name: str, round_number: int) -> None:
-        if self.samples and self.settings.data.dimensions == 2:
-            with evaluating(self.model):
-                images = self.site.val[name]
-                self.samples.write(take_sample(self.model, self.task, self.settings, images, name, round_number))
+    def _look(self, name: str, round_number: int) -> Look | None:
+        """What leaves one of the images that are scored for whoever watches the run, if it is to be left."""
+        samples, classes = self.samples, self.task.classes_of(self.settings.data)
+        if samples is None or self.settings.data.dimensions != 2:
+            return None
+        return lambda batch, logits: samples.write(take_sample(batch, logits, classes, name, round_number))
 
     @contextmanager
     def _in_use(self, memories: Mapping[str, Memory]) -> Iterator[None]:

@@ -54,10 +54,15 @@ class LocalLoss:
             return torch.zeros((), device=inputs.device, requires_grad=True)
         with self.numerics.autocast():
             logits, representation = self._run(inputs)
-            batch = Batch(list(self.network.parameters()), inputs, representation)
-            terms = [term(batch) for term in self.terms]
+            terms = self._compute_terms(inputs, representation)
         loss = self.task_loss(self.numerics.widen(logits), targets)
         return torch.stack([loss, *terms]).sum() if terms else loss
+
+    def _compute_terms(self, inputs: Tensor, representation: Tensor) -> list[Tensor]:
+        if not self.terms:  # without them nobody looks for all weights in every pass
+            return []
+        batch = Batch(list(self.network.parameters()), inputs, representation)
+        return [term(batch) for term in self.terms]
 
     def _run(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and the representation if a term wants it; its pass is never compiled."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from harmofl.errors import STRICT
-from harmofl.methods.perturbation import weights_of
+from harmofl.methods.perturbation import Direction, weights_of
 from harmofl.methods.pieces import LocalRound
 from harmofl.methods.radius import Radius
 from harmofl.methods.steps import ComputeLoss, RoundStep, Step, descend_aside
@@ -49,8 +49,8 @@ class MomentumPerturbedDescent(Radius):
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
         """Make one step of an optimizer with momentum."""
         momenta = {weight: _momentum(optimizer.state.get(weight, {})) for weight in weights_of(optimizer)}
-        directions = {weight: momentum.neg() for weight, momentum in momenta.items() if momentum is not None}
-        return descend_aside(optimizer, compute_loss, directions, self)
+        known = {weight: momentum for weight, momentum in momenta.items() if momentum is not None}
+        return descend_aside(optimizer, compute_loss, Direction(known, self, backwards=True))
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -76,7 +76,8 @@ class GlobalPerturbedDescent(Radius, RoundStep):
             for (name, weight), start in zip(named, local.initial_weights, strict=True)
             if kept
         }
-        return lambda model, optimizer, compute_loss: descend_aside(optimizer, compute_loss, directions, self)
+        direction = Direction(directions, self)
+        return lambda model, optimizer, compute_loss: descend_aside(optimizer, compute_loss, direction)
 
     def finish(self, local: LocalRound) -> None:
         """Keep the global model of this round."""

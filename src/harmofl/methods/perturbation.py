@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from harmofl.methods.radius import Radius
 from harmofl.states import restoring
 
 Result = TypeVar("Result")
@@ -69,14 +70,13 @@ class Buffers:
         for module in modules:
             self.add(module)
 
-    @torch.no_grad()
     def add(self, module: nn.Module) -> None:
         """Note the buffers of a module, as they are now; a module that is noted already stays as it was."""
         if module not in self._modules:
             self._modules[module] = None
             places = [(module._buffers, *item) for item in module._buffers.items()]
             self._places += places
-            self._values += [tensor.clone() for _, _, tensor in places if tensor is not None]
+            self._values += [tensor.detach().clone() for _, _, tensor in places if tensor is not None]
 
     @contextmanager
     def of_called_modules(self) -> Iterator[None]:
@@ -114,32 +114,67 @@ class Buffers:
             torch._foreach_copy_(tensors, self._values)
 
 
-@torch.no_grad()
-def climb(weights: list[Tensor], radius: float | Tensor) -> None:
+class Direction:
+    """A direction of length 1 over all weights; it is divided by its norm once, for all the steps that it serves."""
+
+    @torch.no_grad()
+    def __init__(self, directions: Mapping[Tensor, Tensor], radius: Radius, backwards: bool = False) -> None:
+        """`directions`: for each weight that moves, where to; of any length. `radius`: how far.
+
+        `backwards`: move against them.
+        """
+        self.weights: list[Tensor] = [] if radius.is_zero else list(directions)
+        """Those that move."""
+        self._radius = radius
+        self._moves = _divide_by_norm(list(directions.values()), backwards) if self.weights else []
+        if self._moves and radius.radius is not None:
+            _multiply(self._moves, radius.radius)  # a length that stays the same
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Move the weights along it."""
+        if self.weights:
+            is_fixed = self._radius.radius is not None
+            moves = self._moves if is_fixed else torch._foreach_mul(self._moves, self._radius.length(self.weights))
+            torch._foreach_add_(self.weights, moves)
+
+
+def climb(weights: list[Tensor], radius: Radius) -> None:
     """Move weights by so much along their gradient, of which the norm is that over all of them."""
-    gradients = [weight.grad for weight in weights if weight.grad is not None]
-    if gradients:
-        move_along(weights, gradients, radius)
+    Direction({weight: weight.grad for weight in weights if weight.grad is not None}, radius).move()
 
 
 @torch.no_grad()
 def move_along(
-    weights: Sequence[Tensor],
-    directions: Sequence[Tensor],
-    radius: float | Tensor,
-    scales: Sequence[Tensor] | None = None,
+    weights: Sequence[Tensor], directions: Sequence[Tensor], length: float, scales: Sequence[Tensor]
 ) -> None:
     """Move weights by so much along directions, divided by their norm over all weights.
 
     `scales`: numbers by which each weight's own move is multiplied afterwards.
     """
+    moves = _divide_by_norm(directions)
+    _multiply(moves, length)
+    torch._foreach_mul_(moves, list(scales))
+    torch._foreach_add_(list(weights), moves)
+
+
+def _divide_by_norm(directions: Sequence[Tensor], backwards: bool = False) -> list[Tensor]:
+    """Directions of length 1 over all weights, or their opposites."""
     if any(direction.layout != torch.strided for direction in directions):
         raise TypeError("gradients must be dense: a perturbed step cannot climb along sparse ones (sparse=True)")
     # Squares of numbers below 1e-19 underflow, so smaller norms cannot be trusted: such directions move next to
     # nothing, and a zero one moves nothing.
     norm = get_total_norm(directions).clamp_min(max(1e-19, torch.finfo(directions[0].dtype).tiny))
-    moves = torch._foreach_mul(torch._foreach_div(list(directions), norm), radius)
-    torch._foreach_add_(list(weights), moves if scales is None else torch._foreach_mul(moves, list(scales)))
+    return list(torch._foreach_div(list(directions), -norm if backwards else norm))
+
+
+def _multiply(tensors: list[Tensor], number: float) -> None:
+    """Multiply tensors in place: on a CPU by a tensor, as torch would make one of the number for each of them."""
+    kind = tensors[0].dtype
+    if kind in (torch.float32, torch.float64) and all(tensor.dtype == kind for tensor in tensors):
+        torch._foreach_mul_(tensors, torch.full((), number, dtype=kind, device=tensors[0].device))
+    else:
+        torch._foreach_mul_(tensors, number)
 
 
 def _random_state(device: torch.device) -> Tensor:

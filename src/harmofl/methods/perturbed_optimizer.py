@@ -109,7 +109,7 @@ class PerturbedOptimizer(Optimizer):
             return take_perturbed_gradient(weights_of(self), self._ascend, lambda: self._run(closure), buffers)
 
     def _ascend(self, weights: list[Tensor]) -> None:
-        climb(weights, self.radius.length(weights))
+        climb(weights, self.radius)
 
     def _run(self, closure: Callable[[], Result]) -> Result:
         """Replace the gradients by those of the closure's loss."""

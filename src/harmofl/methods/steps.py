@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol, runtime_checkable
 
 import torch
@@ -14,21 +14,12 @@ from torch.optim import LBFGS, Optimizer
 
 from harmofl.displays.profiling import part
 from harmofl.errors import STRICT
-from harmofl.methods.perturbation import (
-    Buffers,
-    climb,
-    move_along,
-    take_perturbed_gradient,
-    weights_of,
-    without_trace,
-)
+from harmofl.methods.perturbation import Buffers, Direction, take_perturbed_gradient, weights_of, without_trace
 from harmofl.methods.pieces import LocalRound, Piece
 from harmofl.methods.radius import Radius
 from harmofl.states import restoring
 
 ComputeLoss = Callable[[], Tensor]
-Directions = Mapping[Tensor, Tensor]
-"""For each weight that moves, where to; of any length."""
 
 
 @runtime_checkable
@@ -141,20 +132,20 @@ class PerturbedDescent(Radius, RoundStep):
 
     def find_and_descend(
         self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss
-    ) -> tuple[Tensor, Directions]:
+    ) -> tuple[Tensor, Direction]:
         """Make a step in a direction of its own; return the loss and the direction."""
         if isinstance(optimizer, LBFGS):
             raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
         if self.ascent_fraction < 1:
             with without_trace(model):
                 take_gradient(optimizer, on_part(compute_loss, self.ascent_fraction))
-            found = _gradients(weights_of(optimizer))
-            return descend_aside(optimizer, compute_loss, found, self), found
-        directions: dict[Tensor, Tensor] = {}
+            found = Direction(_gradients(weights_of(optimizer)), self)
+            return descend_aside(optimizer, compute_loss, found), found
+        directions: list[Direction] = []
 
         def ascend(weights: list[Tensor]) -> None:
-            directions.update(_gradients(weights))
-            climb(weights, self.length(weights))
+            directions.append(Direction(_gradients(weights), self))
+            directions[0].move()
 
         loss = take_perturbed_gradient(
             weights_of(optimizer),
@@ -163,7 +154,7 @@ class PerturbedDescent(Radius, RoundStep):
             Buffers(model.modules()),
         )
         optimizer.step()
-        return loss, directions
+        return loss, directions[0]
 
 
 class _ReusedDirection:
@@ -171,7 +162,7 @@ class _ReusedDirection:
 
     def __init__(self, settings: PerturbedDescent) -> None:
         self._settings = settings
-        self._directions: Directions = {}
+        self._direction = Direction({}, settings)
         self._num_steps = 0
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
@@ -179,27 +170,24 @@ class _ReusedDirection:
         is_due = self._num_steps % self._settings.reuse == 0
         self._num_steps += 1
         if not is_due:
-            return descend_aside(optimizer, compute_loss, self._directions, self._settings)
-        loss, self._directions = self._settings.find_and_descend(model, optimizer, compute_loss)
+            return descend_aside(optimizer, compute_loss, self._direction)
+        loss, self._direction = self._settings.find_and_descend(model, optimizer, compute_loss)
         return loss
 
 
-def descend_aside(optimizer: Optimizer, compute_loss: ComputeLoss, directions: Directions, radius: Radius) -> Tensor:
+def descend_aside(optimizer: Optimizer, compute_loss: ComputeLoss, direction: Direction) -> Tensor:
     """Make a step with the gradient found where the weights lie after a move along a direction; one pass.
 
     Args:
         optimizer: Makes the step.
         compute_loss: As every step gets it.
-        directions: For the weights that move; of any length.
-        radius: How far they move.
+        direction: Which weights move, where to, and how far.
 
     Returns:
         The loss there, detached.
     """
-    moved = [] if radius.is_zero else list(directions)
-    with restoring(moved):
-        if moved:
-            move_along(moved, [directions[weight] for weight in moved], radius.length(moved))
+    with restoring(direction.weights):
+        direction.move()
         loss = take_gradient(optimizer, compute_loss)
     optimizer.step()
     return loss

@@ -52,7 +52,7 @@ class LiveFile:
             return
         self._written = time.monotonic()
         with suppress(OSError):  # a full disk ends the run elsewhere, with a message
-            write_whole(self.path, json.dumps(self._now) + "\n")
+            write_whole(self.path, json.dumps(self._now) + "\n", lasting=False)
 
     def _start(self, number: int, **more: Any) -> None:
         self._now |= {"round": number, "since": time.time(), "answered": [], "left_out": {}} | more

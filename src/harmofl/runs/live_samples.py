@@ -46,7 +46,7 @@ class LiveSamples:
         words = {name: part for name, part in parts.items() if isinstance(part, str)}
         content = save(tensors, metadata={"round": str(sample.round), **words})
         with suppress(OSError):  # a full disk ends the run elsewhere, with a message
-            write_whole(self._folder / f"{sample.site}{END}", content)
+            write_whole(self._folder / f"{sample.site}{END}", content, lasting=False)
 
     def read(self) -> Iterator[LiveSample]:
         """The samples of all sites, in the order of their names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,15 +18,21 @@ from harmofl.tasks.scores import Score
 from harmofl.tasks.sliding import Mirrored, predict_images
 from harmofl.tasks.task import Task
 
+Look = Callable[[LabelledImages, Tensor], None]
+"""Is shown a batch and its logits."""
+
 
 class UndefinedScoreError(UsageError):
     """The chosen score has no value here, as a distance to what was not found."""
 
 
-def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool) -> Scores:
+def score(
+    model: Model, task: Task, settings: Settings, images: ImageSet, thorough: bool, look: Look | None = None
+) -> Scores:
     """Return loss, metric and other scores of a model in eval mode over all images.
 
-    A batch is in memory at a time, and one more is read meanwhile if the images are not there yet.
+    A batch is in memory at a time, and one more is read meanwhile if the images are not there yet. `look`: is shown
+    the first batch.
     """
     device = next(model.parameters()).device
     used = Mirrored(model) if settings.prediction.mirror else model
@@ -40,6 +46,9 @@ def score(model: Model, task: Task, settings: Settings, images: ImageSet, thorou
             total += float(loss(logits, batch.targets)) * len(batch)
             for scorer in scorers:
                 scorer.add(logits, batch)
+        if look:
+            look(batch, logits)
+            look = None
     return {"loss": total / len(images)} | collect(scorers, task.score_for(settings))
 
 
