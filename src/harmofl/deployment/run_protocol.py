@@ -146,7 +146,7 @@ class RunProtocol:
             return self.initial, None
         try:
             return self.initial | load_file(path), self._notes["round"]
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, RuntimeError) as error:
             raise RefusalError("what it remembers of the last model is damaged") from error
 
     def _write_notes(self) -> None:
