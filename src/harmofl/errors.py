@@ -57,6 +57,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown {kind} {str(name)!r}{hint}{listed}")
 
 
+LONGEST_VALUE = 200
+"""Letters of a wrong value in an error."""
+
+
 def describe(error: ValidationError, prefix: str = "") -> str:
     """One line that names each wrong setting, its value and what is allowed."""
     lines = []
@@ -68,5 +72,11 @@ def describe(error: ValidationError, prefix: str = "") -> str:
         elif problem["type"] == "list_type":
             message = "a list, in square brackets"
         about_several = not problem["loc"]  # such a message names them itself
-        lines.append(f"{prefix}{message}" if about_several else f"{name} = {problem['input']!r}: must be {message}")
+        value = _shorten(repr(problem["input"]))
+        lines.append(f"{prefix}{message}" if about_several else f"{name} = {value}: must be {message}")
     return "; ".join(dict.fromkeys(lines))
+
+
+def _shorten(value: str) -> str:
+    """A value with an end: what somebody sends may have none, and what is allowed must still be read."""
+    return value if len(value) <= LONGEST_VALUE else f"{value[:LONGEST_VALUE]}…"

@@ -29,6 +29,13 @@ def test_garbage_is_an_error_of_that_site(garbage: bytes) -> None:
     assert "not a message" in reply_of("A", garbage, 10_000).error
 
 
+def test_a_tensor_of_no_numbers_whose_shape_has_no_end_is_an_error_of_that_site() -> None:
+    endless = {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}
+    text = json.dumps({"__metadata__": {"message": json.dumps({"site": "A"})}, "state.w": endless}).encode()
+    text += b" " * (-len(text) % 8)
+    assert "not a message" in reply_of("A", len(text).to_bytes(8, "little") + text, 10_000).error
+
+
 def test_a_reply_that_is_too_large_is_not_read() -> None:
     assert "at most 10 are accepted" in reply_of("A", encode(Reply("A")), 10).error
 

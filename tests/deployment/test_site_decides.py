@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hospital import RUN, SITE, Hospital
 from loopback import ONE, OPEN, looped, make_kits
 from typer.testing import CliRunner
 
@@ -14,42 +15,26 @@ from folders import segmentation_folder
 from harmofl.cli.entry import app
 from harmofl.deployment import memory, participant
 from harmofl.deployment.approvals import Approvals
+from harmofl.deployment.approving import images_used
 from harmofl.deployment.audit import audit_log
 from harmofl.deployment.checking import check_approvals
 from harmofl.deployment.coordinator import RunOptions, coordinate
-from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.memory import MEGABYTE, refuse_what_cannot_fit, step_bytes
+from harmofl.deployment.own_images import OwnImages
 from harmofl.deployment.participant import Participant
+from harmofl.deployment.policy import apply_own_choices
 from harmofl.deployment.run_protocol import rounded
 from harmofl.deployment.run_settings import describe_run, describe_unusual, digests
 from harmofl.deployment.site_policy import Policy
 from harmofl.errors import RefusalError, RunError
 from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
 from harmofl.federation.moves import distance
-from harmofl.settings import Settings, resolve
-from harmofl.states import State
-
-RUN = "0123456789abcdef" * 2
-SITE = "site-0"
+from harmofl.settings import resolve
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return segmentation_folder(tmp_path_factory.mktemp("images") / "images", sites=1, patients=12)
-
-
-class Hospital:
-    """A participant with real images, and what a server asks of it."""
-
-    def __init__(self, folder: Path, images: Path, policy: Policy) -> None:
-        _, sites = make_kits(folder, {SITE: str(images)}, ["segmentation"], policy=policy)
-        self.kit: SiteKit = sites[SITE]
-        self.participant = Participant(self.kit)
-
-    def ask(self, kind: str, number: int, settings: Settings, state: State | None = None, **more: Any) -> Reply:
-        request = Request(more.pop("run", RUN), kind, number, settings=settings_to_send(settings), **more)  # type: ignore[arg-type]
-        request = replace(request, state=first_model(settings) if state is None else state)
-        return decode_reply(self.participant.answer(encode(request)))
 
 
 OPEN_BUT_PROTECTED = {
@@ -372,3 +357,18 @@ def test_a_site_that_lost_what_it_kept_says_so(tmp_path: Path, images: Path) -> 
     assert (
         "what it kept after round 1 is gone" in hospital.ask("train", 2, settings, dict(first.state), counted=1).error
     )
+
+
+def test_a_network_of_endless_levels_is_refused_before_it_is_built(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy())
+    endless = wanted(data__dimensions=3, data__patch=[32, 32, 32], model__network="dynunet")
+    endless = endless.with_values("model", strides=[[1, 1, 1]] * 100_000)
+    assert "at most 10 levels" in hospital.ask("train", 1, endless, {}).error
+
+
+def test_whoever_approves_is_told_of_patients_however_images_are_divided(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy())
+    by_image = wanted(data__size=32, data__split_by="image")
+    own = OwnImages.of(hospital.kit, apply_own_choices(by_image, hospital.kit))
+    assert len(own.site.train) > own.num_patients(own.site.train)
+    assert f"train {len(own.site.train)} of {own.num_patients(own.site.train)}," in images_used(hospital.kit, by_image)

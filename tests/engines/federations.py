@@ -45,6 +45,9 @@ coordinate(kit, RunOptions(**given["options"]), out, wait=60, resume=given["resu
 """
 IN_CI = os.environ.get("CI", "").lower() == "true"
 
+PATIENCE = float(os.environ.get("HARMOFL_PATIENCE", "1"))
+"""How many times longer than usual to wait for processes: more on a machine that has much else to do."""
+
 
 def missing(reason: str) -> None:
     """What a test needs is not there: it is skipped, but never in CI."""
@@ -164,7 +167,7 @@ class Live:
     def wait_until_connected(self, count: int, seconds: float = 60) -> None:
         """Until so many sites are there."""
         with find_engine(self.kit.federation.engine).connect(self.kit) as transport:
-            transport.sites(count, seconds)
+            transport.sites(count, PATIENCE * seconds)
 
 
 def finished_in_spite_of_kills(federation: Live, out: Path, method: str, rounds: int, seed: int) -> int:
@@ -173,7 +176,7 @@ def finished_in_spite_of_kills(federation: Live, out: Path, method: str, rounds:
     for _ in range(3):
         goal = num_records(out) + moments.randint(1, 12)
         run = federation.start_run(out, method, rounds=rounds, resume=(out / "config.toml").exists())
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE * 90
         while run.poll() is None and num_records(out) < goal:
             assert time.monotonic() < deadline, "the run goes no further"
             time.sleep(0.001)
@@ -215,8 +218,8 @@ def wait_until(
     happened: Callable[[], bool], what: str, process: subprocess.Popen[Any] | None = None, seconds: float = 90
 ) -> None:
     """Return once something has happened; fail if it does not, or if the process that should do it ends before."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE * seconds
     while not happened():
         assert process is None or process.poll() is None, f"ended before {what}"
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {PATIENCE * seconds:g} s: {what}"
         time.sleep(0.1)

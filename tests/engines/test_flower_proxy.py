@@ -4,15 +4,21 @@ import os
 import shutil
 import ssl
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from federations import THREE, Live, free_port, make_kits, wait_until
 
 from harmofl.deployment.flower.addresses import LISTEN
+from harmofl.deployment.flower.guard import PUBLIC_KEY, SIGNATURE, TIMESTAMP
+from harmofl.deployment.flower.identities import client_context, public_text, read_key
 from harmofl.deployment.flower.provisioning import proxy_rule
 from harmofl.deployment.tls.address import Address
 
@@ -69,3 +75,29 @@ def test_sites_work_through_the_proxy_and_nothing_else_passes(tmp_path: Path, fe
             assert client.post(path).status_code == 404
         assert client.post("/v1/fleet/pull-messages").status_code == 401
         assert client.post("/v1/fleet/push-object", content=b"x" * 17 * 2**20).status_code in (401, 413)
+        assert client.post("/v1/fleet/pull-messages", headers=stolen_headers(tmp_path)).status_code == 401
+    own, other = (client_of(tmp_path, site) for site in THREE[:2])
+    assert post(own, federation, stolen_headers(tmp_path)) not in (401, 404)  # its owner's
+    assert post(other, federation, stolen_headers(tmp_path)) == 401
+
+
+def stolen_headers(folder: Path) -> dict[str, str]:
+    """What a site sends with each request, as somebody might have it from a log."""
+    key, now = read_key(key_of(folder, THREE[0])), datetime.now(UTC).isoformat()
+    signature = key.sign(now.encode(), ec.ECDSA(hashes.SHA256()))
+    headers = {PUBLIC_KEY: public_text(key.public_key()), SIGNATURE: signature}
+    return {name.decode(): b64encode(value).decode() for name, value in headers.items()} | {TIMESTAMP.decode(): now}
+
+
+def key_of(folder: Path, site: str) -> Path:
+    return next((folder / "sites" / site / "keys").glob("*.key"))
+
+
+def client_of(folder: Path, site: str) -> ssl.SSLContext:
+    authority = (folder / "sites" / site / "tls" / "ca.crt").read_bytes()
+    return client_context(authority, read_key(key_of(folder, site)))
+
+
+def post(context: ssl.SSLContext, federation: Live, headers: dict[str, str]) -> int:
+    with httpx.Client(verify=context, base_url=f"https://{federation.kit.federation.server}") as client:
+        return client.post("/v1/fleet/pull-messages", headers=headers).status_code

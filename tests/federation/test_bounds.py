@@ -12,6 +12,7 @@ from harmofl.federation import bounds
 from harmofl.federation.bounds import BoundedRound
 from harmofl.federation.messages import Reply, Request
 from harmofl.methods.aggregation import start_aggregation
+from harmofl.methods.bound import Bound
 from harmofl.methods.channel import Combining
 from harmofl.methods.server_rules import Average
 from harmofl.runs.finished import read_run
@@ -125,3 +126,39 @@ def test_a_run_outlives_a_site_whose_updates_are_too_long(
     else:
         assert [record["left_out"] for record in found] == [[SITES[-1]]] * 2
     assert all(0 <= score <= 100 for score in run.scores.values())
+
+
+def measured_by(site: str, number: float) -> Callable[[Request, Reply], Reply]:
+    """A site says that its images have this mean and deviation, or amplitude, in every channel."""
+
+    def change(request: Request, reply: Reply) -> Reply:
+        if request.kind != "measure" or reply.site != site:
+            return reply
+        return dataclasses.replace(
+            reply, sent={name: torch.full_like(each, number) for name, each in reply.sent.items()}
+        )
+
+    return change
+
+
+@pytest.mark.parametrize("method", ["harmofl", "fedrdn", "sitealign"])
+@pytest.mark.parametrize("number", [-1e5, 1e5])
+def test_what_no_image_gives_is_no_measurement(tmp_path: Path, method: str, number: float) -> None:
+    """Every site would train with it: on images a hundred times too bright, or on none at all."""
+    serve(tmp_path / "run", measured_by(SITES[1], number), method=method, rounds=1)
+    found = [record for record in records(tmp_path / "run") if "error" in record]
+    assert {record["site"] for record in found} == {SITES[1]}
+    assert "an outlier: no image in [0, 1] gives what its harmonizer measured" in found[0]["error"]
+
+
+def test_where_most_images_are_in_another_range_nobody_is_left_out() -> None:
+    limited = BoundedRound(
+        start_aggregation(Average(), {}, []),
+        Combining({}, {}, 3),
+        FederationSettings(),
+        0.0,
+        possible={"harmonizer": Bound({"mean": torch.tensor([0.5])}, 0.5)},
+    )
+    for site, mean in (("A", 3.0), ("B", 4.0), ("C", 0.5)):
+        limited.add(Reply(site, sent={"harmonizer.mean": torch.tensor([mean])}, num_examples=8))
+    assert not limited.finish().left_out

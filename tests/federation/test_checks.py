@@ -58,6 +58,17 @@ def test_anything_else_that_cannot_be_used_is_a_problem_too(changes: dict[str, o
     assert words in problem(reply(**changes))
 
 
+def test_no_counter_of_batches_runs_away() -> None:
+    start = {"norm.num_batches_tracked": torch.tensor(40)}
+
+    def with_counter(counted: int) -> str:
+        return find_problem(reply(state={"norm.num_batches_tracked": torch.tensor(counted)}), "train", start, {})
+
+    assert not with_counter(42)
+    assert "has counted 9223372036854775808 batches in 2 steps" in with_counter(2**63 - 1)
+    assert "batches in 2 steps" in with_counter(-(2**63))
+
+
 def test_only_training_needs_training() -> None:
     evaluated = Reply("A", metrics={"test": {"A": {"metric": 0.5}}})
     assert find_problem(evaluated, "evaluate", {}, {}) == ""

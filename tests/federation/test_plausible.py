@@ -56,6 +56,11 @@ def test_scores_out_of_range_or_of_unknown_names_are_a_problem(name: str, value:
     assert words in problem(metrics={"val": {"A": SCORES | {name: value}}})
 
 
+@pytest.mark.parametrize("name", ["seconds", "drift", "epsilon"])
+def test_no_time_distance_or_loss_of_privacy_is_negative(name: str) -> None:
+    assert f"its train {name} is -0.001" in problem(metrics={"train": {"loss": -1.0, name: -1e-3}})
+
+
 def test_a_million_names_are_a_problem() -> None:
     many = {f"dice_{number}": 0.5 for number in range(1000)}
     assert "1000 val A scores: at most 64" in problem(metrics={"val": {"A": many}})

@@ -49,3 +49,29 @@ def test_rounds_without_improvement_count_from_the_best_round_and_of_own_models_
     assert shared.rounds_without_improvement(4) == 2
     own = Selection(per_site=True, best={}).after(1, {"A": 0.9, "B": 0.1}).after(2, {"A": 0.8, "B": 0.3})
     assert own.rounds_without_improvement(4) == 2
+
+
+def test_a_site_that_keeps_its_later_scores_to_itself_does_not_choose_the_round() -> None:
+    selection = Selection(per_site=False, best={}).after(1, {"A": 0.5, "B": 0.5, "C": 1.0})
+    selection = selection.after(2, {"A": 0.7, "B": 0.7}).after(3, {"A": 0.6, "B": 0.6, "C": 1.0})
+    assert selection.round_for("A") == 2  # by A and B, who scored all three
+
+
+def test_of_five_honest_sites_a_sixth_that_lies_does_not_choose_the_round_by_the_median() -> None:
+    rounds = [0.5, 0.6, 0.7, 0.65]
+    honest = [{f"site-{site}": score + site / 100 for site in range(5)} for score in rounds]
+    lies = [1.0, 0.0, 0.0, 0.0]
+
+    def chosen(robust: bool) -> int:
+        selection = Selection(per_site=False, best={}, robust=robust)
+        for number, (scores, lie) in enumerate(zip(honest, lies, strict=True), start=1):
+            selection = selection.after(number, scores | {"liar": lie})
+        return selection.round_for("site-0")
+
+    assert chosen(robust=False) == 1  # as the paper selects, and one site could always
+    assert chosen(robust=True) == 3
+
+
+def test_checkpoints_of_before_have_no_single_scores_and_are_still_read() -> None:
+    old = {"per_site": False, "best": {"average": {"round": 3, "score": 0.5, "num_sites": 2}}, "higher_is_better": True}
+    assert Selection.from_json(old).after(4, {"A": 0.9, "B": 0.9}).round_for("A") == 4

@@ -56,11 +56,12 @@ def images_used(kit: SiteKit, settings: Settings) -> str:
     if kit.data is None:
         return "synthetic images: nothing needs approval"
     try:
-        site = OwnImages.of(kit, apply_own_choices(settings, kit)).site
+        own = OwnImages.of(kit, apply_own_choices(settings, kit))
     except UsageError as error:
         return f"its images cannot be used with these settings: {error}"
+    site = own.site
     parts = {"train": site.train, "val": site.val[site.name], "test": site.test[site.name]}
-    counts = [f"{part} {len(each)} of {len(set(each.groups.tolist()))}" for part, each in parts.items()]
+    counts = [f"{part} {len(each)} of {own.num_patients(each)}" for part, each in parts.items()]
     return f"images of patients that it would use: {', '.join(counts)}"
 
 

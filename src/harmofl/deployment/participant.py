@@ -197,8 +197,9 @@ class Participant:
         return self.kit.data is not None
 
     def _protocol(self, run: str, client: Client) -> RunProtocol:
+        settings, policy = client.settings, self.kit.settings.policy
         return RunProtocol(
-            self.kit.state(run), self.kit.settings.policy, client.settings.training.rounds, self._initial
+            self.kit.state(run), policy, settings.training.rounds, self._initial, private=settings.privacy.is_on
         )
 
     def _client_for(self, run: str, settings: Settings, method: Method) -> Client:

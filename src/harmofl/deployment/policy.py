@@ -41,7 +41,7 @@ def check_plain_fields(request: Request) -> None:
         raise RefusalError(f"run {request.run!r:.80}: not the name of a run")
     if request.kind not in get_args(Kind):
         raise RefusalError(f"request {request.kind!r:.80}: must be one of {', '.join(get_args(Kind))}")
-    rounds = (request.round, *request.keep)
+    rounds = (request.round, *request.keep, *(() if request.counted is None else (request.counted,)))
     if not all(type(number) is int and 0 <= number <= MOST_ROUNDS for number in rounds):
         raise RefusalError(f"rounds must be whole numbers from 0 to {MOST_ROUNDS}")
     if not isinstance(request.settings, dict) or not isinstance(request.exchange, dict):

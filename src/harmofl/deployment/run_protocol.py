@@ -25,7 +25,7 @@ from harmofl.federation.messages import EXCHANGES, Reply, Request
 from harmofl.federation.moves import distance, tensor_distance
 from harmofl.files import write_whole
 from harmofl.runs.store import checksum
-from harmofl.states import State
+from harmofl.states import State, add_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ LAST_MODELS = 2
 """Models that are scored after the last round: the last one, and the selected one."""
 TIMES_TRAINED = 2
 """Different requests to train for each round: a run that is resumed may repeat one with another model."""
-LISTS = ("trained", "scored", "weights")
-"""What is noted of models: those trained, each with its round; those scored; and the weights of these."""
+LISTS = ("measured", "trained", "scored", "weights")
+"""What is noted of requests: what measurements and trainings started from; models scored, and the weights of these."""
 MOST_MISSED = 4
 """Rounds without a request that count: a server could say any number."""
 SAME = 1e-4
@@ -50,6 +50,8 @@ class RunProtocol:
     rounds: int
     initial: State
     """The weights that the run's seed gives."""
+    private: bool = False
+    """Whether noise hides what leaves: each answer to something else has other noise, and counts in ε."""
     _notes: dict[str, Any] = field(default_factory=dict)
 
     def check(self, request: Request) -> None:
@@ -59,9 +61,15 @@ class RunProtocol:
             first = 0  # around a measurement
         if not first <= request.round <= last:
             raise RefusalError(f"{request.kind} in round {request.round}: this run has rounds {first} to {last}")
-        if request.kind in ("measure", *EXCHANGES):  # they bring no model
+        if request.kind in EXCHANGES:  # they bring no model
             return
         self._read()
+        start = f"{short_name(request.state | add_prefix('combined', request.combined))} {request.counted}"
+        if self.private and request.counted is None:  # what it goes on from could change, and its noise would not
+            raise RefusalError("the last round of this site that counted is missing, and a private run needs it")
+        if request.kind == "measure":
+            self._check_measurement(start)
+            return
         before, since = self._last_weights()
         weights = before | {name: tensor for name, tensor in request.state.items() if name in self.initial}
         name = short_name(weights)
@@ -69,12 +77,31 @@ class RunProtocol:
             self._check_move(before, weights, request.round, since)
         model = short_name(request.state | request.combined)
         if request.kind == "train":
-            self._count("trained", f"{request.round} {model}", TIMES_TRAINED * self.rounds)
+            self._count_training(request.round, start)
         if (request.kind == "evaluate" or request.score) and self._count("scored", model, self.rounds + LAST_MODELS):
             self._notes["weights"].append(name)
         self._notes["round"] = max(request.round, self._notes["round"])
         write_whole(self.folder / "received.safetensors", save(weights))
-        write_whole(self.folder / "protocol.json", json.dumps(self._notes) + "\n")
+        self._write_notes()
+
+    def _check_measurement(self, start: str) -> None:
+        """Refuse to measure again from another start, which would only be another noise on the same numbers."""
+        measured = self._notes["measured"]
+        if start not in measured:
+            if measured:
+                raise RefusalError("its images have been measured for this run, and its protocol calls for it once")
+            measured.append(start)
+            self._write_notes()
+
+    def _count_training(self, number: int, start: str) -> None:
+        """Refuse one training too many; where noise hides updates, a second one of a round, as ε counts each once."""
+        trained, name = self._notes["trained"], f"{number} {start}"
+        if self.private and name not in trained and any(each.startswith(f"{number} ") for each in trained):
+            raise RefusalError(
+                f"round {number} has been trained here from another model, and a second answer would tell more than "
+                "its differential privacy allows"
+            )
+        self._count("trained", name, TIMES_TRAINED * self.rounds)
 
     def _count(self, done: str, model: str, most: int) -> bool:
         """Whether something is done with this model for the first time; refuse one model too many."""
@@ -119,8 +146,11 @@ class RunProtocol:
             return self.initial, None
         try:
             return self.initial | load_file(path), self._notes["round"]
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, RuntimeError) as error:
             raise RefusalError("what it remembers of the last model is damaged") from error
+
+    def _write_notes(self) -> None:
+        write_whole(self.folder / "protocol.json", json.dumps(self._notes) + "\n")
 
     def _read(self) -> None:
         path = self.folder / "protocol.json"

@@ -11,11 +11,11 @@ from harmofl import registry
 from harmofl.errors import UsageError
 from harmofl.methods.method import Method
 from harmofl.settings import Section, Settings, flatten, resolve
-from harmofl.settings.schema import AT_THE_SITES, FREE_TO_CHANGE
+from harmofl.settings.schema import AT_THE_SITES, free_to_change
 
 OF_THE_IMAGES = ("data.sites", "data.channels", "data.classes", "data.site_sizes")
 """What the images of all sites decide before the first round, after the run was approved."""
-NOT_APPROVED = (*FREE_TO_CHANGE, "device", "preset", "data.folder", "data.hold_out_site", "model.initial")
+NOT_APPROVED = ("device", "preset", "data.folder", "data.hold_out_site", "model.initial")
 """What changes no result, or is the hospital's own to decide."""
 SAFER = (("federation.secure_aggregation", True),)
 """Values that only protect a hospital more than every preset does."""
@@ -25,9 +25,8 @@ LENGTH = 32
 
 def approved_values(settings: Settings) -> dict[str, Any]:
     """The settings that an approval is for."""
-    values = flatten(settings.model_dump(mode="json"))
-    left_out = {*NOT_APPROVED, *OF_THE_IMAGES[:3]}
-    return {name: value for name, value in values.items() if name not in left_out}
+    left_out = {*OF_THE_IMAGES[:3]}
+    return {name: value for name, value in _results_of(settings).items() if name not in left_out}
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
@@ -70,8 +69,13 @@ class AskedDigests:
 
 def run_digest(settings: Settings) -> str:
     """A digest of all that must stay the same in every request of a run."""
-    values = flatten(settings.model_dump(mode="json"))
-    return digest_of({name: value for name, value in values.items() if name not in NOT_APPROVED})
+    return digest_of(_results_of(settings))
+
+
+def _results_of(settings: Settings) -> dict[str, Any]:
+    """The settings on which results depend, or what a hospital tells."""
+    left_out = {*free_to_change(settings), *NOT_APPROVED}
+    return {name: value for name, value in flatten(settings.model_dump(mode="json")).items() if name not in left_out}
 
 
 def usual_values(settings: Settings, method: Method) -> dict[str, list[Any]]:

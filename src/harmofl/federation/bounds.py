@@ -15,15 +15,18 @@ from harmofl.displays.profiling import timed
 from harmofl.federation.messages import Reply, Request
 from harmofl.federation.waiting import Waiting
 from harmofl.methods.aggregation import Aggregation
+from harmofl.methods.bound import Bound
 from harmofl.methods.channel import Combining
 from harmofl.settings.schema import FederationSettings
-from harmofl.states import State, num_bytes
+from harmofl.states import State, num_bytes, select_prefix
 
 WEIGHTS, BUFFERS = "weights", "buffers"
 FARTHEST, FARTHEST_OTHERS = 100.0, 10_000.0
 """How many times the median a site's weights may change, and its statistics and what its pieces send."""
 FEWEST_SITES = 3
 """Of fewer, nobody can say which one is the outlier."""
+OUTSIDE = 1.1
+"""How far from grey images a measurement may lie, as a part of what is possible: images may reach a little too far."""
 LARGEST_HELD = 2**30
 """Bytes of answers that are held, most of them on disk; of more, the first ones are added up before all are known."""
 
@@ -67,12 +70,16 @@ class BoundedRound:
     requests: Mapping[str, Request] = field(default_factory=dict)
     expected: State = field(default_factory=dict)
     """Tensors like those of a reply."""
+    possible: Mapping[str, Bound] = field(default_factory=dict)
+    """Where what pieces measure of images must lie, where that is known and no noise hides it."""
     _held: deque[Answer] = field(default_factory=deque)
     _num_held: int = 0
     """Bytes."""
     _waiting: Waiting = field(default_factory=Waiting)
     _lengths: dict[str, Lengths] = field(default_factory=dict)
     _added: set[str] = field(default_factory=set)
+    _inside: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """For each piece and site, whether it measured what images can give."""
 
     @timed("aggregation")
     def add(self, reply: Reply) -> None:
@@ -80,6 +87,7 @@ class BoundedRound:
         weight = float(reply.num_examples) if self.federation.weights == "examples" else 1.0
         answer = Answer(reply.site, weight, self._measure(reply), num_bytes(reply.state, reply.sent))
         self._lengths[reply.site] = answer.lengths
+        self._look_at_measurements(reply)
         self._held.append(answer)
         self._num_held += answer.nbytes
         self._waiting.put(reply)
@@ -91,7 +99,7 @@ class BoundedRound:
     @timed("aggregation")
     def finish(self) -> Verdict:
         """Add up the answers that count; say which do not, and which were shortened."""
-        left_out, limits = self._outliers(), self._limits()
+        left_out, limits = self._outliers() | self._impossible(), self._limits()
         counted = [answer for answer in self._held if answer.site not in left_out]
         largest = largest_weight([answer.weight for answer in counted], self.federation)
         shortened = {}
@@ -155,6 +163,21 @@ class BoundedRound:
                         f"an outlier: its {_in_words(name)} {times:.3g} times as far as the median of the sites' "
                         f"(at most {farthest:g} is plausible)"
                     )
+        return reasons
+
+    def _look_at_measurements(self, reply: Reply) -> None:
+        for piece, bound in self.possible.items():
+            if sent := select_prefix(piece, reply.sent):
+                distance = _norm([sent[name].double() - centre.double() for name, centre in bound.centre.items()])
+                self._inside.setdefault(piece, {})[reply.site] = distance <= OUTSIDE * bound.radius
+
+    def _impossible(self) -> dict[str, str]:
+        """Sites that measured what no image gives, where most others have images like that."""
+        reasons: dict[str, str] = {}
+        for piece, inside in self._inside.items():
+            if 2 * sum(inside.values()) > len(inside):
+                lying = [site for site, is_inside in inside.items() if not is_inside and site not in self._added]
+                reasons |= dict.fromkeys(lying, f"an outlier: no image in [0, 1] gives what its {piece} measured")
         return reasons
 
     def _limits(self) -> Lengths:

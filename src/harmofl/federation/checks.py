@@ -15,6 +15,8 @@ from harmofl.federation.plausible import Plausible
 from harmofl.methods.channel import expect_sent
 
 LONGEST_REASON = 500
+COUNTER, MOST_BATCHES = "num_batches_tracked", 16
+"""Which entries count batches, and how many a step may need at most."""
 
 
 def find_problem(
@@ -33,6 +35,7 @@ def find_problem(
         or mismatch(reply.state, state)
         or mismatch(reply.sent, expect_sent(sent, reply.sent))
         or _incomplete(reply, kind)
+        or _counted_too_far(reply, state)
         or _not_finite(reply.metrics)
         or (plausible.find_problem(reply) if plausible else "")
     )
@@ -65,6 +68,15 @@ def mismatch(received: Mapping[str, Tensor], expected: Mapping[str, Tensor], all
 def _incomplete(reply: Reply, kind: Kind) -> str:
     if kind == "train" and not (reply.num_examples > 0 and reply.num_steps > 0 and "train" in reply.metrics):
         return "it did not train"
+    return ""
+
+
+def _counted_too_far(reply: Reply, state: Mapping[str, Tensor]) -> str:
+    """Batch norm counts its batches, and the largest number of all sites is the next model's."""
+    for name in sorted(name for name in reply.state if name.endswith(COUNTER)):
+        counted = int((reply.state[name].double() - state[name].double()).abs().max())
+        if counted > MOST_BATCHES * reply.num_steps:
+            return f"entry {name} has counted {counted} batches in {reply.num_steps} steps"
     return ""
 
 

@@ -82,6 +82,8 @@ Message = TypeVar("Message", Request, Reply)
 LARGEST_HEADER = 2**24
 """Bytes of all plain fields and of the names, shapes and types of tensors."""
 TENSOR_FIELDS = ("state", "combined", "sent")
+UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError)
+"""What bytes may raise that are no message; torch's own are of tensors of no numbers whose shape has no end."""
 
 
 def encode(message: Request | Reply) -> bytes:
@@ -113,5 +115,5 @@ def _decode(kind: type[Message], data: bytes) -> Message:
             plain["keep"] = tuple(plain["keep"])
         names = [each.name for each in fields(kind) if each.name in TENSOR_FIELDS]
         return kind(**plain | {name: select_prefix(name, tensors) for name in names})
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"not a message: {error}") from None

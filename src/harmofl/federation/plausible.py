@@ -61,7 +61,7 @@ class Plausible:
         for name, value in values.items():
             if name not in OF_TRAINING:
                 return f"its train {name!r:.80} is no number that is known"
-            if abs(value) > LARGEST_VALUE:
+            if abs(value) > LARGEST_VALUE or (value < 0 and name != "loss"):
                 return f"its train {name} is {value:g}"
         return ""
 

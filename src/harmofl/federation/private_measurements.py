@@ -42,14 +42,14 @@ def noise_for_sites(privacy: PrivacySettings, sending: Pieces, model: Model, sha
     """
     noise = noise_of_measurements(privacy, privacy.site_noise)
     sites = {name: sharing if issubclass(piece.combine, Total) else 1 for name, piece in sending.items()}
-    bounds = _bounds(sending, model)
+    bounds = bounds_of(sending, model)
     return {name: (bound, noise * bound.radius / math.sqrt(sites[name])) for name, bound in bounds.items()}
 
 
 def noise_for_images(privacy: PrivacySettings, sending: Pieces, model: Model, num_images: int) -> dict[str, Noised]:
     """What a site adds for each of its images to be private."""
     noise = noise_of_measurements(privacy, privacy.image_noise)
-    return {name: (bound, noise * 2 * bound.radius / num_images) for name, bound in _bounds(sending, model).items()}
+    return {name: (bound, noise * 2 * bound.radius / num_images) for name, bound in bounds_of(sending, model).items()}
 
 
 def hide(sent: State, noised: Mapping[str, Noised], noise: Noise) -> State:
@@ -61,7 +61,7 @@ def hide(sent: State, noised: Mapping[str, Noised], noise: Noise) -> State:
     return hidden
 
 
-def _bounds(sending: Pieces, model: Model) -> dict[str, Bound]:
+def bounds_of(sending: Pieces, model: Model) -> dict[str, Bound]:
     """The bounds of pieces that have one; a run with others is refused before it starts."""
     found = {name: piece.bound(model) for name, piece in sending.items()}
     return {name: bound for name, bound in found.items() if bound is not None}

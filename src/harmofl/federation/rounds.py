@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from harmofl.federation.bounds import BoundedRound, Verdict
 from harmofl.federation.messages import Reply, Request
+from harmofl.federation.private_measurements import bounds_of, senders
 from harmofl.methods.aggregation import Aggregation, start_aggregation
+from harmofl.methods.bound import Bound
 from harmofl.methods.channel import Combining, Pieces
 from harmofl.methods.method import Method
 from harmofl.methods.model import Model
@@ -77,6 +79,8 @@ class Averaging:
     momentum: float
     num_sites: int
     federation: FederationSettings
+    possible: Mapping[str, Bound] = field(default_factory=dict)
+    """Where what pieces measure of images must lie, where that is known and no noise hides it."""
 
     @classmethod
     def of(cls, method: Method, model: Model, settings: Settings, num_sites: int = 0) -> Averaging:
@@ -90,6 +94,7 @@ class Averaging:
             momentum=momentum_of(settings.training),
             num_sites=num_sites,
             federation=settings.federation,
+            possible={} if settings.privacy.is_on else bounds_of(senders(method, model), model),
         )
 
     def aggregation(self, start: State) -> Aggregation:
@@ -111,7 +116,13 @@ class PlainRounds:
         """Ask as it is."""
         own = self.averaging
         return BoundedRound(
-            own.aggregation(start), own.combining(combined), own.federation, own.momentum, requests, self.largest(start)
+            own.aggregation(start),
+            own.combining(combined),
+            own.federation,
+            own.momentum,
+            requests,
+            self.largest(start),
+            own.possible,
         )
 
     def largest(self, start: State) -> State:

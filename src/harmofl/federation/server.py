@@ -119,7 +119,9 @@ class Server:
     def _start(self, sites: list[str]) -> Progress:
         """Before round 1: the initial model, and what the method's pieces measure first."""
         started = time.perf_counter()
-        selection = Selection(not self.shared, {}, self.task.score_for(self.settings).higher_is_better)
+        higher_is_better = self.task.score_for(self.settings).higher_is_better
+        robust = self.method.withstands_a_site(self.settings.federation.clip_updates)
+        selection = Selection(not self.shared, {}, higher_is_better, robust)
         progress = Progress(0, self.initial, selection)
         self.folder.keep_records(0)
         if any(piece.measures_first for piece in self.pieces.values()):

@@ -141,6 +141,10 @@ class Method:
         """The same method as it is ("method"), or with batch norm statistics that each site estimates ("site")."""
         return replace(self, adapt=SiteStatistics()) if statistics == "site" else self
 
+    def withstands_a_site(self, clip_updates: float | None) -> bool:
+        """Whether one site cannot spoil a run: updates are compared with each other, or shortened."""
+        return self.server_rule.needs_every_update or clip_updates is not None
+
     def pieces(self) -> dict[str, Piece]:
         """The pieces that may have state at a site, under the names by which their tensors rest and travel."""
         penalties = {f"penalty-{number}": penalty for number, penalty in enumerate(self.penalties)}

@@ -51,7 +51,7 @@ class LiveSamples:
     def read(self) -> Iterator[LiveSample]:
         """The samples of all sites, in the order of their names."""
         for path in sorted(self._folder.glob(f"*{END}")):
-            with suppress(OSError, SafetensorError, KeyError, ValueError):  # being replaced, or removed with the run
+            with suppress(OSError, SafetensorError, KeyError, ValueError, RuntimeError):  # replaced or removed just now
                 yield _read(path)
 
     def remove(self) -> None:

@@ -113,7 +113,13 @@ class RunStatus:
     def selection(self) -> Selection:
         """Which round is selected so far, as the server selects it: a round that few sites scored counts less."""
         method = registry.methods.find(self.method) if self.method in registry.methods else None
-        selection = Selection(method is not None and method.shares is nothing, {}, self.score.higher_is_better)
+        clip_updates = self.config.get("federation", {}).get("clip_updates")
+        selection = Selection(
+            per_site=method is not None and method.shares is nothing,
+            best={},
+            higher_is_better=self.score.higher_is_better,
+            robust=method.withstands_a_site(clip_updates) if method else clip_updates is not None,
+        )
         for number, scores in sorted(self.validation.items()):
             selection = selection.after(number, scores)
         return selection

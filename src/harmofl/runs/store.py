@@ -79,7 +79,7 @@ class Store:
             if not isinstance(notes, dict):
                 raise ValueError("its notes are no table")
             return state, notes
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
             raise CorruptVersionError(f"{self.path(version)}: {error}") from None
 
     def newest(self, at_most: int) -> State:

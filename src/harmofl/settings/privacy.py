@@ -36,3 +36,8 @@ class PrivacySettings(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="for which ε is told: the probability that the promise may fail with"
     )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether noise hides what sites send."""
+        return self.site_level != "none" or self.image_level

@@ -295,6 +295,12 @@ FREE_TO_CHANGE = (
 """Settings that a resumed run may change, as they do not change its results."""
 
 
+def free_to_change(settings: Settings) -> tuple[str, ...]:
+    """The settings that may change within this run; with central noise, sites share it by the quorum."""
+    shared = ("federation.quorum",) if settings.privacy.site_level == "central" else ()
+    return tuple(name for name in FREE_TO_CHANGE if name not in shared)
+
+
 def validate(tree: Tree) -> Settings:
     """Settings from a tree, or an error that names each wrong one, its value and what is allowed."""
     _check_names(tree)
@@ -332,5 +338,6 @@ def setting_names() -> list[str]:
 def differences(first: Settings, second: Settings) -> list[str]:
     """Settings in which two runs differ, apart from those that do not change results."""
     one, other = flatten(first.model_dump(mode="json")), flatten(second.model_dump(mode="json"))
-    names = sorted((one.keys() | other.keys()) - set(FREE_TO_CHANGE))
+    free = {*free_to_change(first)} & {*free_to_change(second)}
+    names = sorted((one.keys() | other.keys()) - free)
     return [name for name in names if one.get(name) != other.get(name)]

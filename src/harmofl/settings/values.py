@@ -43,9 +43,19 @@ def check_patch(value: Any) -> Any:
     raise ValueError("three whole numbers from 8 to 1024, such as [16, 96, 96]")
 
 
+MOST_LEVELS = 10
+"""Of a network: seven halve the longest side that a patch may have to eight."""
+
+
 def check_strides(value: Any) -> Any:
     """Return a stride of 1 or 2 for each axis of every level, or say that there must be three."""
-    levels = value if isinstance(value, list) else [None]
-    if value is None or all(isinstance(level, list) and len(level) == 3 and set(level) <= {1, 2} for level in levels):
+    levels = value if isinstance(value, list) and len(value) <= MOST_LEVELS else [None]
+    if value is None or all(isinstance(level, list) and len(level) == 3 and _are_strides(level) for level in levels):
         return value
-    raise ValueError("a list of levels, each of three strides of 1 or 2, such as [[1, 2, 2], [2, 2, 2]]")
+    raise ValueError(
+        f"a list of at most {MOST_LEVELS} levels, each of three strides of 1 or 2, such as [[1, 2, 2], [2, 2, 2]]"
+    )
+
+
+def _are_strides(level: list[Any]) -> bool:
+    return all(type(stride) is int and stride in (1, 2) for stride in level)

@@ -3,13 +3,14 @@
 import asyncio
 from base64 import b64encode
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from harmofl.deployment.flower.guard import LARGEST_BODY, OPERATOR, PEER, Guard, operator_key
-from harmofl.deployment.flower.identities import public_text
+from harmofl.deployment.flower.guard import CERTIFICATE, LARGEST_BODY, OPERATOR, PEER, Guard, operator_key
+from harmofl.deployment.flower.identities import make_certificate, public_text
 from harmofl.deployment.tls.certificates import new_key
 
 SECRET = b"s" * 32
@@ -95,12 +96,25 @@ def test_the_header_of_one_site_is_of_no_use_on_the_connection_of_another() -> N
     assert status("/v1/fleet/pull-messages", peer=OTHER, content_length="10", **signed(OTHER)) == 200
 
 
-def test_behind_a_proxy_a_key_must_have_signed() -> None:
-    def through_proxy(**headers: str) -> int:
-        return status("/v1/fleet/push-object", peer=None, content_length="10", **headers)
+def through_proxy(shown: ec.EllipticCurvePrivateKey | None = OWN, **headers: str) -> int:
+    certificate = {} if shown is None else {CERTIFICATE.decode(): quote(make_certificate(shown))}
+    return status("/v1/fleet/push-object", peer=None, content_length="10", **certificate, **headers)
 
+
+def test_behind_a_proxy_a_key_must_have_signed() -> None:
     assert through_proxy(**signed(OWN)) == 200
-    assert through_proxy(**signed(STRANGER)) == 401
+    assert through_proxy(STRANGER, **signed(STRANGER)) == 401
     assert through_proxy() == 401
     assert through_proxy(**signed(OWN) | {"flwr_timestamp": "tomorrow"}) == 401
     assert through_proxy(**signed(OTHER) | {"flwr_public_key": named(OWN)}) == 401
+
+
+def test_behind_a_proxy_too_a_stolen_header_is_of_no_use_without_the_key() -> None:
+    assert through_proxy(shown=None, **signed(OWN)) == 401
+    assert through_proxy(shown=OTHER, **signed(OWN)) == 401
+    assert through_proxy(shown=STRANGER, **signed(OWN)) == 401
+
+
+@pytest.mark.parametrize("certificate", ["", "none", "%00", "-----BEGIN CERTIFICATE-----%0A-----END CERTIFICATE-----"])
+def test_what_is_no_certificate_shows_no_key(certificate: str) -> None:
+    assert through_proxy(shown=None, **signed(OWN), **{CERTIFICATE.decode(): certificate}) == 401

@@ -15,10 +15,14 @@ from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509 import load_pem_x509_certificate
+
+from harmofl.deployment.flower.identities import public_text
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -39,6 +43,9 @@ LARGEST_BODY = 8 * 2**20
 
 PEER = "harmofl-peer"
 """Where a connection's state tells which key it has shown; None if a reverse proxy has made it."""
+
+CERTIFICATE = b"x-harmofl-certificate"
+"""The header in which a reverse proxy tells the certificate that a site showed in the TLS handshake, as escaped PEM."""
 
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 """Flower's headers: a site's key, the time, and the time signed with the key."""
@@ -107,15 +114,27 @@ class Guard:
         return self._key_refusal(scope, headers) or body_refusal(headers)
 
     def _key_refusal(self, scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
-        """Whose key a request names is decided before its body: it is its connection's, or else it has signed."""
+        """Whose key a request names is decided before its body: it is the one that its connection has shown.
+
+        Behind a proxy, which has the connection, it must have signed, too: others on this machine could write headers.
+        """
         try:
             named = b64decode(headers.get(PUBLIC_KEY, b""), validate=True)
         except ValueError:
             return 401
         key, peer = self._known().get(named), scope.get("state", {}).get(PEER)
-        if key is None or (peer is not None and peer != named):
+        if key is None or named != (shown_to_proxy(headers) if peer is None else peer):
             return 401
         return None if peer is not None or has_signed(key, headers) else 401
+
+
+def shown_to_proxy(headers: Mapping[bytes, bytes]) -> bytes:
+    """The key of the certificate that a reverse proxy was shown, as Flower writes it; empty if there is none."""
+    try:
+        key = load_pem_x509_certificate(unquote_to_bytes(headers.get(CERTIFICATE, b""))).public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return b""
+    return public_text(key) if isinstance(key, ec.EllipticCurvePublicKey) else b""
 
 
 def has_signed(key: ec.EllipticCurvePublicKey, headers: Mapping[bytes, bytes]) -> bool:
