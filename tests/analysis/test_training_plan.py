@@ -50,6 +50,11 @@ def test_a_small_budget_makes_voxels_coarser_and_says_so() -> None:
     assert "coarser" in step.reason
 
 
+def test_every_plan_names_a_method_so_that_it_can_be_trained() -> None:
+    plan = planned({"A": survey()}, dimensions=3)  # one hospital: there is nothing to compare
+    assert plan.values["method.name"] == "fedavg"
+
+
 def test_rare_foreground_is_drawn_more_often() -> None:
     rare = planned({"A": survey(), "B": survey(balance={"prostate": 0.004})}, dimensions=3).values
     assert rare["data.foreground"] == 0.67

@@ -1,3 +1,7 @@
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nibabel
@@ -69,6 +73,28 @@ def test_a_channel_that_is_missing_is_a_problem_of_its_row(hospital: Path, tmp_p
     data = DataSettings(folder=str(hospital), cache=str(tmp_path / "cache"), dimensions=3)
     problems = segmentation.open_folder(data).listing.problems
     assert [str(problem) for problem in problems] == ["manifest.csv line 4: image p2_adc.nii.gz: no such file"]
+
+
+def test_the_cards_script_puts_channels_on_the_first_ones_voxels(hospital: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    for path in hospital.glob("*_segmentation.nii.gz"):
+        mask = nibabel.load(path)
+        nibabel.save(nibabel.Nifti1Image(5 * np.asarray(mask.dataobj), mask.affine), path)
+    settings = {"data.dimensions": 3, "data.spacing": [3.0, 2.0, 2.0], "data.cache": str(tmp_path / "cache")}
+    settings |= {"training.rounds": 3, "training.batch_size": 2, "training.learning_rate": 0.02}
+    run, place = tmp_path / "run", tmp_path / "elsewhere"
+    harmofl.train("segmentation", "fedavg", preset="smoke", data=hospital, out=run, workers=1, settings=settings)
+    harmofl.export(run, format="onnx", out=place)
+    ours = nibabel.load(harmofl.predict(run, hospital / "manifest.csv", out=tmp_path / "out", progress=False)[0].output)
+    shutil.copy(hospital / "p0.nii.gz", place / "channel-1.nii.gz")
+    shutil.copy(hospital / "p0_adc.nii.gz", place / "channel-2.nii.gz")
+    (script,) = re.findall(r"makes it:\n\n```python\n(.*?)```", (place / "MODEL.md").read_text(), re.DOTALL)
+    subprocess.run([sys.executable, "-I", "-c", script], cwd=place, check=True)
+    theirs = nibabel.load(place / "mask.nii.gz")
+    assert np.array_equal(ours.affine, theirs.affine)
+    first, second = np.asarray(ours.dataobj), np.asarray(theirs.dataobj)
+    assert set(np.unique(first)) == set(np.unique(second)) == {0, 5}
+    assert 2 * ((first == 5) & (second == 5)).sum() / ((first == 5).sum() + (second == 5).sum()) >= 0.999
 
 
 def test_a_model_of_two_channels_predicts_the_cases_of_a_table(hospital: Path, tmp_path: Path) -> None:

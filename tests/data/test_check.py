@@ -480,6 +480,20 @@ def test_volumes_cut_along_another_axis_are_mentioned(hospital: Path) -> None:
     assert "sagittal: 1 of UCL (such as UCL/Case04.nii.gz)" in problem.message
 
 
+def test_whole_volumes_may_lie_along_any_axis_and_tell_their_spacing(hospital: Path) -> None:
+    for name in ("Case04.nii.gz", "Case04_segmentation.nii.gz"):
+        image = nibabel.load(hospital / "UCL" / name)
+        sagittal = np.diag([0.5, 0.5, 4, 1])[[2, 0, 1, 3]]
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), sagittal), hospital / "UCL" / name)
+    found = check("prostate", hospital, dimensions=3)
+    assert not any("plane of their slices" in problem.message for problem in found.problems)
+    spacings = {row.split: row.spacing for row in found.rows}
+    in_plane = ((0.5, 0.5), (0.5, 0.5))
+    assert set(spacings.values()) == {((3.0, 3.0), *in_plane), ((3.0, 4.0), *in_plane)}
+    assert "3–4×0.5" in printed(found)
+    assert {row.spacing for row in check("prostate", hospital).rows} == {None}
+
+
 def test_volumes_are_counted_by_slice(hospital: Path) -> None:
     everything = check("prostate", hospital).rows
     chosen = check("prostate", hospital, slices="with-prostate").rows

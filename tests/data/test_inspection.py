@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -22,6 +23,7 @@ from harmofl.data.formats import read_scan
 from harmofl.data.inspection import check_for_training, find_problems
 from harmofl.data.samples import Problem
 from harmofl.errors import UsageError
+from volumes import write_hospitals
 
 
 def test_a_truncated_image_is_named(tmp_path: Path) -> None:
@@ -112,9 +114,19 @@ def test_images_of_other_channels_are_refused_with_the_setting_that_mends_it(tmp
     folder = segmentation_folder(tmp_path)
     picture(folder / "site-0/p1-0.png", blob(40, 0, 1)[0])
     message = broken(folder)
-    assert "site-0/p1-0.png: 1 channels, where site-0/p0-0.png has 3: data.color = 'rgb' or 'grey'" in message
+    assert "site-0/p1-0.png: 1 channel, where site-0/p0-0.png has 3: data.color = 'rgb' or 'grey'" in message
     check_for_training(opened("segmentation", folder, color="rgb"))
     check_for_training(opened("segmentation", folder, color="grey"))
+
+
+def test_a_volume_of_other_channels_is_refused_with_what_its_fourth_axis_is(tmp_path: Path) -> None:
+    write_hospitals(tmp_path)
+    path = tmp_path / "A" / "Case01.nii.gz"
+    image = nibabel.load(path)
+    nibabel.save(nibabel.Nifti1Image(np.stack([np.asarray(image.dataobj)] * 3, axis=-1), image.affine), path)
+    message = broken(tmp_path, "prostate")
+    assert "A/Case01.nii.gz: 3 channels, where A/Case00.nii.gz has 1: the fourth axis of a volume holds" in message
+    assert "data.color" not in message
 
 
 def test_sites_of_different_channels_are_refused_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from monai.data import MetaTensor, list_data_collate
 from spectra import Band
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
@@ -52,6 +53,27 @@ def test_a_frozen_layer_becomes_onnx(tmp_path: Path) -> None:
 def test_a_layer_that_still_learns_is_not_scripted() -> None:
     with pytest.raises(RuntimeError, match="call freeze\\(\\) first"):
         script(nn.Sequential(AmplitudeNormalization((1, 4, 4))))
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 7), (1, 4, 6, 5)])
+@pytest.mark.parametrize("band", ["dc", 0.3, "full"])
+def test_images_of_monai_are_learned_from_as_plain_ones_and_keep_their_affine(
+    shape: tuple[int, ...], band: Band
+) -> None:
+    affine = torch.diag(torch.tensor([0.6, 0.6, 3.0, 1.0], dtype=torch.float64))
+    each = [torch.rand(shape, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    batch = list_data_collate([MetaTensor(image, affine=affine) for image in each])
+    layer, plain = AmplitudeNormalization(shape, band), AmplitudeNormalization(shape, band)
+    found, expected = layer(batch), plain(torch.stack(each))
+    assert isinstance(found, MetaTensor)
+    assert torch.equal(found.affine[0], affine)
+    assert torch.equal(found.as_tensor(), expected)
+    layer.measure([batch])
+    plain.measure([torch.stack(each)])
+    for name, buffer in layer.state_dict().items():
+        assert type(buffer) is Tensor
+        assert torch.equal(buffer, plain.state_dict()[name])
+    assert type(layer.measurement()["amplitude"]) is Tensor
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 7), (1, 4, 6, 5)])

@@ -1,6 +1,7 @@
 import tomllib
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import harmofl
@@ -9,6 +10,7 @@ from harmofl.analysis.comparison import Comparison
 from harmofl.analysis.plan import make_plan
 from harmofl.analysis.survey import Survey
 from harmofl.cli import app
+from harmofl.errors import UsageError
 from harmofl.reporting.plan_files import to_toml
 from harmofl.settings import resolve
 
@@ -27,6 +29,16 @@ def test_a_planned_training_of_volumes_runs_as_the_plan_says(tmp_path: Path) -> 
     assert set(summary["test"]) >= {"BIDMC", "I2CVB"}
     words = (tmp_path / "plan.md").read_text(encoding="utf-8")
     assert all(step.reason in words.replace("\\_", "_") for step in plan.steps)
+
+
+def test_a_plan_keeps_the_method_that_the_user_chose(tmp_path: Path) -> None:
+    chosen = {"data.sites": ["BIDMC", "I2CVB"], "method.name": "fedprox", "method.mu": 0.5}
+    harmofl.plan("prostate", preset="smoke", settings=chosen, out=tmp_path)
+    settings, method = resolve(file=tomllib.loads((tmp_path / "plan.toml").read_text(encoding="utf-8")))
+    assert method.key == "fedprox"
+    assert settings.method["mu"] == 0.5
+    with pytest.raises(UsageError, match=r"method\.mu"):  # no setting of the method that the plan would name
+        harmofl.plan("prostate", preset="smoke", settings={"method.mu": 0.5})
 
 
 def test_the_command_plans_images_of_a_folder_and_names_it(tmp_path: Path) -> None:

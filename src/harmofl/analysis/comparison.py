@@ -127,7 +127,7 @@ def advise_on_looks(comparison: Comparison) -> list[Advice]:
     """Harmonize, keep statistics at the site, both, or nothing."""
     before, after = comparison.before, comparison.after
     if before is None or after is None:
-        words = "fewer than two hospitals tell enough about their images to compare how they look"
+        words = "Fewer than two hospitals tell enough about their images to compare how they look."
         return [Advice("unknown", "How alike the images look is not known", words)]
     told = f"From simple numbers about an image, its hospital is guessed right in {percent(before.accuracy)} of cases"
     by_chance = f"{percent(before.chance)} would be chance"

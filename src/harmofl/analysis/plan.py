@@ -33,6 +33,8 @@ RARE = 0.01
 FEW, MANY = 20, 200
 """Patients of a usual hospital: with fewer, images are augmented strongly; with more, by flips alone."""
 METHOD = "method.name"
+USUAL_METHOD = "fedavg"
+NO_REASON = "Nothing that the hospitals told asks for another method."
 CHOSEN = "Your choice."
 HOUNSFIELD = -500.0
 """Lowest value of an image below which it is taken for CT."""
@@ -239,7 +241,8 @@ def _plan_method(settings: Settings, comparison: Comparison) -> list[Step]:
     options: Mapping[str, str] = options_of(comparison.advice)
     if settings.model.norm != "batch":
         options = {name: value for name, value in options.items() if name != "model.statistics"}
-    return [Step(METHOD if name == "method" else name, value, reasons[name]) for name, value in options.items()]
+    steps = [Step(METHOD if name == "method" else name, value, reasons[name]) for name, value in options.items()]
+    return steps if "method" in options else [Step(METHOD, USUAL_METHOD, NO_REASON), *steps]
 
 
 def _notes(comparison: Comparison) -> list[str]:

@@ -296,13 +296,14 @@ def plan(
     from harmofl.deployment.kits import ServerKit
     from harmofl.deployment.surveys import ask_for_surveys
     from harmofl.displays import open_display
-    from harmofl.reporting.plan_files import SETTINGS, WORDS, own_choices, plan_surveys, write_plan
+    from harmofl.reporting.plan_files import SETTINGS, WORDS, own_choices, plan_surveys, without_method, write_plan
     from harmofl.settings import parse_assignments
 
-    options = read_options(task, "fedavg", preset, config, parse_assignments(assignments))
+    given = parse_assignments(assignments)
+    options = read_options(task, "fedavg", preset, config, without_method(given))
     with open_display(quiet) as watch:
         settings, surveys = ask_for_surveys(ServerKit.open(kit), options, wait, watch, as_scanned=True)
-    choices = own_choices(parse_assignments(assignments), config)
+    choices = own_choices(given, config)
     write_plan(out, plan_surveys(settings, surveys, choices), images_here=False)
     print((out / WORDS).read_text(encoding="utf-8"))
     print(f"Written: {out / WORDS}, {out / SETTINGS}")

@@ -14,6 +14,7 @@ from harmofl.data.cache import Entry
 from harmofl.data.classes import Classes
 from harmofl.data.folder import ImageFolder
 from harmofl.data.images import ImageSet, StoredImages
+from harmofl.data.resampling import OWN_SPACING
 from harmofl.data.samples import SPLITS, Sample
 from harmofl.data.volume_decoding import GRID
 from harmofl.data.volumes import VolumeSet
@@ -45,6 +46,8 @@ class Row:
     width: Range | None = None
     slices: Range | None = None
     channels: Range | None = None
+    spacing: tuple[tuple[float, float], ...] | None = None
+    """Of volumes that stay whole, millimetres between slices, rows and columns; None where a file does not say."""
     intensity: tuple[float, float, float] | None = None
     """Minimum, mean over all pixels, and maximum."""
     labels: Mapping[str, int] | None = None
@@ -154,7 +157,19 @@ def _described(facts: Mapping[str, NDArray[np.float64]]) -> dict[str, Any]:
     }
     pixels = facts["slices"] * facts["channels"] * facts["height"] * facts["width"]
     mean = float(np.average(facts["mean"], weights=pixels))
-    return sizes | {"intensity": (float(facts["minimum"].min()), mean, float(facts["maximum"].max()))}
+    spacing = _spacing(facts) if GRID[0] in facts else None
+    return sizes | {
+        "spacing": spacing,
+        "intensity": (float(facts["minimum"].min()), mean, float(facts["maximum"].max())),
+    }
+
+
+def _spacing(facts: Mapping[str, NDArray[np.float64]]) -> tuple[tuple[float, float], ...] | None:
+    """The smallest and the largest distance along each axis; none if a file does not tell them."""
+    axes = [facts[name] for name in OWN_SPACING]
+    if not all(axis.all() for axis in axes):
+        return None
+    return tuple((float(axis.min()), float(axis.max())) for axis in axes)
 
 
 def _pixels_per_class(masks: NDArray[Any], classes: Classes) -> NDArray[np.int64]:

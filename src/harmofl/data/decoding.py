@@ -176,6 +176,13 @@ def describe_scan(scan: Scan) -> dict[str, float]:
     return sizes | values | facts_of_spacing(scan)
 
 
+def how_to_match_channels(volumes: bool) -> str:
+    """What to do about images that differ in their number of channels."""
+    if volumes:
+        return "the fourth axis of a volume holds channels; save the same ones for every patient"
+    return "data.color = 'rgb' or 'grey' makes them alike"
+
+
 def decode_site(
     site: str, samples: Sequence[Sample], folder: Path, recipe: Recipe, cache: Cache, watch: Watch
 ) -> DecodedSite:
@@ -250,8 +257,9 @@ class _Work:
         own = decoded.channels
         if own == channels:
             return decoded
-        hint = "data.color = 'rgb' or 'grey' makes them alike"
-        return Problem(sample.image, f"{own} channels, where {self.good[0].image} has {channels}: {hint}")
+        hint = how_to_match_channels(decoded.facts["slices"] > 1)
+        plural = "" if own == 1 else "s"
+        return Problem(sample.image, f"{own} channel{plural}, where {self.good[0].image} has {channels}: {hint}")
 
     def _cost(self, sample: Sample) -> int:
         """About how many bytes an image takes once it is unpacked, with what is made of it on the way."""

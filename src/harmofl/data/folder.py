@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harmofl.data.cache import Cache, default_cache
 from harmofl.data.classes import Classes
-from harmofl.data.decoding import DecodedSite, Recipe, decode_site
+from harmofl.data.decoding import DecodedSite, Recipe, decode_site, how_to_match_channels
 from harmofl.data.division import DividedSite, cut_training, divide_site
 from harmofl.data.facts import DataFacts
 from harmofl.data.fingerprints import fingerprint_annotations, fingerprint_choice, fingerprint_images
@@ -95,7 +95,7 @@ class ImageFolder:
         per_plane = {site: entry.channels for site, entry in entries.items() if entry}
         if len(set(per_plane.values())) > 1:
             counts = ", ".join(f"{site} {count}" for site, count in per_plane.items())
-            hint = "data.color = 'rgb' or 'grey' makes them alike"
+            hint = how_to_match_channels(any((entry.facts["slices"] > 1).any() for entry in entries.values() if entry))
             raise UsageError(f"the sites' images differ in their number of channels ({counts}): {hint}")
         channels = next(iter(per_plane.values()), 0) * (2 * self.data.neighbours + 1)
         if self.data.channels not in (None, channels):

@@ -44,6 +44,8 @@ def _unlike(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterator[P
     if folder.data.intensity == "auto":
         advice = "data.intensity = 'auto' scales the two differently; 'percentile' scales all alike"
         yield from _in_two_ways("images differ in depth", advice, [(look.depth, sample) for look, sample in looks])
+    if folder.data.dimensions == 3:  # volumes are turned to common axes, however their slices lie
+        return
     views = [(look.view, sample) for look, sample in looks if look.view]
     yield from _in_two_ways("volumes differ in the plane of their slices", "save them along one axis", views)
 

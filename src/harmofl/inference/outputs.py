@@ -65,7 +65,7 @@ def refuse_to_replace(stem: Path, image_folders: Collection[str]) -> None:
 
 def write_labels(stem: Path, labels: Mask, scan: Scan, classes: Sequence[str]) -> Path:
     """Write a mask of classes in its scan's own format and place."""
-    values = mask_values(classes, scan)
+    values = mask_values(classes, is_picture=scan.geometry.kind == "picture")
     mask = np.array(values, dtype=np.uint8 if max(values) < 256 else np.uint16)[labels]
     if scan.geometry.kind == "picture" and len(mask) == 1 and max(values) < 256 and set(values) != {0, 255}:
         path = stem.with_name(f"{stem.name}.png")
@@ -79,11 +79,11 @@ def write_series_labels(stem: Path, labels: Mask, source: Path | Sequence[Path],
     return write_segmentation_object(stem, labels.astype(np.uint8), source, classes[1:])
 
 
-def mask_values(classes: Sequence[str], scan: Scan) -> list[int]:
+def mask_values(classes: Sequence[str], is_picture: bool = False) -> list[int]:
     """What stands for each class: its own name if names are numbers, as the masks of training had them."""
     if all(name.isdecimal() and int(name) < 65536 for name in classes):
         return [int(name) for name in classes]
-    if len(classes) == 2 and scan.geometry.kind == "picture":
+    if len(classes) == 2 and is_picture:
         return [0, 255]  # so that a person sees it
     return list(range(len(classes)))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harmofl.inference.outputs import mask_values
+
 Tree = Mapping[str, Any]
 
 SAMPLE = """\
@@ -12,19 +14,25 @@ SAMPLE = """\
 import itertools
 
 import nibabel, numpy, onnxruntime
-from nibabel.orientations import axcodes2ornt, inv_ornt_aff, io_orientation, ornt_transform
+from nibabel.orientations import apply_orientation, axcodes2ornt, io_orientation, ornt_transform
 from scipy.ndimage import map_coordinates
 
 PATCH, SPACING, OVERLAP, MIRROR = {patch}, {spacing}, {overlap}, {mirror}
-FILES = {files}  # one a channel, all on the same voxels
+FILES = {files}  # one a channel; the mask lies on the first one's voxels
+VALUES = {values}  # what stands in the mask for each class
 
-def oriented(file):  # slices lead to the head, rows to the back, columns to the patient's left
+def read(file):  # its values on the voxels of the first
     image = nibabel.load(file)
-    image = nibabel.Nifti1Image(numpy.asarray(image.dataobj), image.affine, image.header)
-    return image, image.as_reoriented(ornt_transform(io_orientation(image.affine), axcodes2ornt("SPL")))
+    values = numpy.asarray(image.dataobj).reshape(image.shape[:3])
+    if values.shape == shape and numpy.allclose(image.affine, affine, atol=1e-3):
+        return values
+    move = numpy.linalg.inv(image.affine) @ affine
+    places = move[:3, :3] @ numpy.indices(shape).reshape(3, -1) + move[:3, 3:]
+    return map_coordinates(values.astype("float64"), places.reshape(3, *shape), order=1, mode="nearest")
 
 def scaled(values):
     low, high = {limits}
+    high = high if high > low else values.max()  # an almost empty scan keeps the little that it has
     values = values.astype("float64")
     return numpy.clip((values - low) / (high - low), 0, 1) if high > low else numpy.zeros(values.shape)
 
@@ -32,12 +40,15 @@ def sampled(values, factors, shape):  # linear interpolation; beyond the border 
     places = numpy.meshgrid(*(numpy.arange(n) * f for n, f in zip(shape, factors)), indexing="ij")
     return map_coordinates(values, places, order=1, mode="nearest")
 
-pairs = [oriented(file) for file in FILES]
-image, turned = pairs[0]
-own = numpy.linalg.norm(turned.affine[:3, :3], axis=0)  # millimetres between slices, rows and columns
+first = nibabel.load(FILES[0])
+affine, shape = first.affine, first.shape[:3]
+stored, common = io_orientation(affine), axcodes2ornt("SPL")  # slices to the head, rows to the back, columns left
+turned = [apply_orientation(scaled(read(file)), ornt_transform(stored, common)) for file in FILES]
+lengths = dict(zip(stored[:, 0], numpy.linalg.norm(affine[:3, :3], axis=0)))
+own = numpy.array([lengths[axis] for axis in common[:, 0]])  # millimetres between slices, rows and columns
 spacing = numpy.array(SPACING or own)
-grid = [int(round((n - 1) * o / s + 1)) for n, o, s in zip(turned.shape[:3], own, spacing)]
-volume = numpy.stack([sampled(scaled(numpy.asarray(t.dataobj)), spacing / own, grid) for _, t in pairs])
+grid = [int(round((n - 1) * o / s + 1)) for n, o, s in zip(turned[0].shape, own, spacing)]
+volume = numpy.stack([sampled(values, spacing / own, grid) for values in turned])
 missing = [(0, max(0, p - n)) for p, n in zip(PATCH, grid)]
 volume = numpy.pad(volume, [(0, 0), *missing], mode="symmetric").astype("float32")
 
@@ -63,10 +74,9 @@ for corner in itertools.product(*(starts(n, p) for n, p in zip(volume.shape[1:],
     total[place] += weights
 logits = (logits / total)[:, : grid[0], : grid[1], : grid[2]]
 
-back = numpy.stack([sampled(values, own / spacing, turned.shape[:3]) for values in logits])  # the scan's own voxels
-mask = nibabel.Nifti1Image(back.argmax(axis=0).astype("uint8"), turned.affine)
-mask = mask.as_reoriented(ornt_transform(axcodes2ornt("SPL"), io_orientation(image.affine)))
-nibabel.save(nibabel.Nifti1Image(numpy.asarray(mask.dataobj), image.affine), "mask.nii.gz")
+back = numpy.stack([sampled(values, own / spacing, turned[0].shape) for values in logits])  # the scan's own voxels
+mask = apply_orientation(numpy.array(VALUES, dtype="{kind}")[back.argmax(axis=0)], ornt_transform(common, stored))
+nibabel.save(nibabel.Nifti1Image(mask, affine), "mask.nii.gz")
 ```"""
 
 
@@ -114,6 +124,7 @@ def sample_for(description: Tree) -> str:
     """A script that makes the same mask from a NIfTI file with onnxruntime, nibabel and scipy."""
     data, prediction = description["settings"]["data"], description["settings"].get("prediction", {})
     channels = description["input"]["channels"]
+    values = mask_values(description["classes"])
     files = ["scan.nii.gz"] if channels == 1 else [f"channel-{number}.nii.gz" for number in range(1, channels + 1)]
     return SAMPLE.format(
         patch=_patch(data),
@@ -121,6 +132,8 @@ def sample_for(description: Tree) -> str:
         overlap=prediction.get("overlap", 0.25),
         mirror=bool(prediction.get("mirror")),
         files=files,
+        values=values,
+        kind="uint8" if max(values) < 256 else "uint16",
         limits=_limits(data.get("intensity", "auto")),
     )
 

@@ -63,6 +63,8 @@ def _columns(check: Check) -> dict[str, Cell]:
     columns["size"] = _size
     if any(row.slices and row.slices[1] > 1 for row in rows):
         columns["slices"] = lambda row: _range(row.slices)
+    if any(row.spacing for row in rows):
+        columns["mm"] = _spacing
     columns["ch."] = lambda row: _range(row.channels)
     columns["values"] = lambda row: f"{row.intensity[0]:.4g}…{row.intensity[2]:.4g}" if row.intensity else MISSING
     columns["mean"] = lambda row: f"{row.intensity[1]:.4g}" if row.intensity else MISSING
@@ -74,7 +76,7 @@ def _columns(check: Check) -> dict[str, Cell]:
     return columns
 
 
-def _range(limits: Range | None) -> str:
+def _range(limits: Range | tuple[str, str] | None) -> str:
     if limits is None:
         return MISSING
     low, high = limits
@@ -85,6 +87,15 @@ def _size(row: Row) -> str:
     """Height and width, one below the other where both vary."""
     height, width = _range(row.height), _range(row.width)
     return f"{height}{chr(10) if len(height + width) > WIDEST_SIZE else ''}×{width}"
+
+
+def _spacing(row: Row) -> str:
+    """Millimetres between slices, rows and columns; rows and columns once where they are alike."""
+    if row.spacing is None:
+        return MISSING
+    slices, rows, columns = (_range((f"{low:.3g}", f"{high:.3g}")) for low, high in row.spacing)
+    in_plane = rows if rows == columns else f"{rows}×{columns}"
+    return f"{slices}{chr(10) if len(slices + in_plane) > WIDEST_SIZE else ''}×{in_plane}"
 
 
 def _percent(share: float) -> str:

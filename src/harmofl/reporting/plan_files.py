@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from harmofl.reporting.comparison_page import (
     settings_to_compare,
 )
 from harmofl.reporting.table_formats import markdown_escape, markdown_line
-from harmofl.settings import Settings, Tree, flatten, read_toml
+from harmofl.settings import Settings, Tree, flatten, read_toml, resolve
 
 WORDS, SETTINGS = "plan.md", "plan.toml"
 WIDTH = 110
@@ -40,16 +41,26 @@ def plan_images(
     watch: Watch = ignore,
 ) -> Plan:
     """Plan a training on the images of a folder, or of synthetic hospitals."""
-    wanted = settings_to_compare(task, data, preset, config, settings)
+    given = dict(settings or {})
+    wanted = settings_to_compare(task, data, preset, config, without_method(given))
     compared = compare_images(as_scanned(wanted), watch)
-    return make_plan(wanted, compared.comparison).with_choices(own_choices(settings or {}, config))
+    plan = make_plan(wanted, compared.comparison).with_choices(own_choices(given, config))
+    if given != without_method(given):
+        resolve(file=tomllib.loads(to_toml(plan)))  # a method's settings are known once the method is
+    return plan
 
 
 def own_choices(settings: Mapping[str, Any], config: Path | None = None) -> dict[str, Any]:
-    """What of a run the user has chosen already, but for the method and where the images lie."""
+    """What of a run the user has chosen already, but for a file's method and where the images lie."""
     given = {**flatten(read_toml(config) if config else {}), **settings}
     kept = {name: value for name, value in given.items() if name.partition(".")[0] in (*PLAIN, *SECTIONS)}
+    kept |= {name: value for name, value in settings.items() if name not in without_method(settings)}
     return {name: value for name, value in kept.items() if name not in PLACES}
+
+
+def without_method(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by which images are looked at: the plan names the method, or keeps the user's."""
+    return {name: value for name, value in settings.items() if not name.startswith("method.")}
 
 
 def as_scanned(settings: Settings) -> Settings:

@@ -201,7 +201,10 @@ def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None)
         return folder
     if site is None:
         sites = ", ".join(description["sites"])
-        raise UsageError(f"{folder} holds one model per site: choose one with site (--site): {sites}")
+        raise UsageError(
+            f"{folder} holds one model per site: choose one with site (--site): {sites}; for a hospital that took no "
+            "part, `harmofl adapt` makes one from its unlabelled images"
+        )
     return folder / "sites" / site
 
 
