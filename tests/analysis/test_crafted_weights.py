@@ -22,6 +22,7 @@ from harmofl.analysis.crafted_weights import (
 )
 from harmofl.cli.entry import app
 from harmofl.errors import UsageError
+from harmofl.models.unet import UNet
 from harmofl.reporting.crafted_table import crafted_table
 from harmofl.settings import resolve
 from harmofl.states import snapshot
@@ -108,6 +109,11 @@ def test_a_real_site_gives_pieces_away_to_crafted_weights_and_none_to_honest_one
 def test_a_network_without_batch_norm_has_no_room_for_this_trap() -> None:
     with pytest.raises(UsageError, match="no batch norm of its own behind its first convolution"):
         find_trap(nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2)))
+
+
+def test_a_network_that_answers_for_every_pixel_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match=r"ends in body.final_conv \(Conv2d\), with an answer for every pixel"):
+        find_trap(nn.ModuleDict({"body": UNet(dimensions=2, channels=3, classes=2, features=2)}))
 
 
 def test_the_command_writes_what_was_read(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Trap:
 
 
 def find_trap(network: nn.Module) -> Trap:
-    """Where a trap can be set; an error if the network has no batch norm behind its first convolution."""
+    """Where a trap can be set; an error where there is no batch norm behind the first convolution, or no classifier."""
     layers = dict(network.named_modules())
     convolution = next((name for name, layer in layers.items() if type(layer) is nn.Conv2d), "")
     norm = next((name for name, layer in layers.items() if isinstance(layer, nn.BatchNorm2d) and layer.affine), "")
@@ -78,6 +78,12 @@ def find_trap(network: nn.Module) -> Trap:
     first = layers[convolution]
     assert isinstance(first, nn.Conv2d)
     *_, last = (name for name, layer in layers.items() if list(layer.parameters(recurse=False)))
+    if not isinstance(layers[last], nn.Linear):
+        raise UsageError(
+            "crafted weights: this trap is for networks that classify whole images, such as the DenseNets; this one "
+            f"ends in {last} ({type(layers[last]).__name__}), with an answer for every pixel, and no trap has been "
+            "made for it yet, which does not mean that there is none"
+        )
     return Trap(convolution, norm, last, first)
 
 
