@@ -44,6 +44,26 @@ def test_the_optimizer_of_the_readme_trains() -> None:
     assert names["schedule"].get_last_lr()[0] < 1e-3
 
 
+def test_the_monai_loop_of_the_guide_trains_and_predicts_a_whole_volume() -> None:
+    text = (ROOT / "docs" / "guides" / "pytorch.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(code_after(text, "<!-- tested: monai -->"), "pytorch.md", "exec"), names)
+    assert float(names["loss"]) > 0
+    assert bool(names["model"][0].frozen)
+    assert tuple(names["logits"].shape) == (1, 2, 24, 40, 32)
+
+
+def test_every_training_on_a_page_names_its_method_or_a_file_that_does() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md")]
+    blocks = [
+        each for page in pages for each in re.findall(r"```(?:bash)?\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    ]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    commands = [line for line in lines if re.match(r"harmofl train\s+--", line)]
+    assert len(commands) > 10
+    assert [line for line in commands if not re.search(r"--(method|config|resume)\b", line)] == []
+
+
 @pytest.fixture
 def run_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Run code of a page as a script, in this process and without workers."""

@@ -867,7 +867,7 @@ def test_where_each_site_has_its_model_one_must_be_chosen(tmp_path: Path) -> Non
     task, settings, _ = described(method="fedbn")
     describe_model(folder, task, settings, FACTS, ["north", "south"], 1)
     picture(tmp_path / "a.png", 60, 60)
-    with pytest.raises(UsageError, match=r"one model per site.*north, south"):
+    with pytest.raises(UsageError, match=r"one model per site.*north, south; .*harmofl adapt"):
         predict(folder, [tmp_path / "a.png"], tmp_path / "out")
     with pytest.raises(UsageError, match="unknown site 'nord'"):
         predict(folder, [tmp_path / "a.png"], tmp_path / "out", site="nord")
