@@ -362,7 +362,7 @@ def test_a_site_that_lost_what_it_kept_says_so(tmp_path: Path, images: Path) -> 
 def test_a_network_of_endless_levels_is_refused_before_it_is_built(tmp_path: Path, images: Path) -> None:
     hospital = Hospital(tmp_path, images, Policy())
     endless = wanted(data__dimensions=3, data__patch=[32, 32, 32], model__network="dynunet")
-    endless = endless.with_values("model", strides=[[1, 1, 1]] * 100_000)
+    endless = endless.with_values("model", strides=[[1, 1, 1]] * 1000)
     assert "at most 10 levels" in hospital.ask("train", 1, endless, {}).error
 
 
