@@ -215,15 +215,18 @@ def state_line(results: Results) -> str:
 
 
 def _missing(results: Results) -> str:
-    """The missing cells; lines that lack the same seeds are named together."""
+    """The missing cells: rows of which nothing is done by their names, then lines that lack the same seeds together."""
+    begun = {cell.row for cell in results.experiment.cells if cell.path in results.runs}
+    untouched = dict.fromkeys(markdown_escape(cell.row) for cell in results.missing if cell.row not in begun)
     lines: dict[str, list[int]] = {}
     for cell in results.missing:
-        lines.setdefault(_line(cell), []).append(cell.seed)
+        if cell.row in begun:
+            lines.setdefault(_line(cell), []).append(cell.seed)
     groups: dict[tuple[int, ...], list[str]] = {}
     for line, own in lines.items():
         groups.setdefault(tuple(own), []).append(line)
     all_lines = len({_line(cell) for cell in results.experiment.cells})
-    texts = []
+    texts = [f"all of {' · '.join(untouched)}"] if untouched else []
     for seeds, names in groups.items():
         which = f"seed{'s' if len(seeds) > 1 else ''} {join_words([str(seed) for seed in seeds])}"
         texts.append(f"{which} of {'every line' if len(names) == all_lines else ' · '.join(names)}")
