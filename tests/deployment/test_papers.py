@@ -81,7 +81,7 @@ def test_a_low_port_is_allowed_and_nothing_else(tmp_path: Path, engine: Quiet) -
 def test_images_hold_no_secret_and_do_not_run_as_root(kits: Path, party: str) -> None:
     lines = [line.split(maxsplit=1) for line in (kits / party / "Dockerfile").read_text().splitlines()]
     words = {line[0]: line[1] for line in lines if line}
-    assert words["USER"] == "harmofl"
+    assert words["USER"] == "1000:1000"  # a number, so that orchestrators see that it is not root
     assert words["FROM"] == "python:3.11-slim"
     assert f"harmofl[flower]=={__version__}" in words["RUN"]
     assert not {"COPY", "ADD", "ARG"} & words.keys()
@@ -105,7 +105,8 @@ def test_the_proxy_passes_on_what_sites_need_and_nothing_else(kits: Path) -> Non
 
     text = (kits / "server" / "nginx.conf").read_text()
     plain = re.sub(r"#.*", "", text)
-    assert plain.count("{") == plain.count("}") == 4
+    assert plain.count("{") == plain.count("}") == 5
+    assert re.search(r'if \(\$ssl_client_escaped_cert = ""\) \{\s*return 401;', plain)
     whole = f"^{FLEET.pattern}$"
     assert re.findall(r"location (.+) \{\s*(\S+)", plain) == [(f"~ {whole}", "proxy_pass"), ("/", "return")]
     assert f"if ($request_uri !~ {whole})" in plain
