@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PANELS_PER_ROW = 3
 MEAN = "mean of all"
 MARKS = ("*", "†", "‡")
-WIDTH_OF_NOTES = 80
+WIDTH_OF_NOTES = 62
 """Letters in a line of a footnote."""
 ORDER_OF_WORDS = {"none": -2.0, "dc": -1.0, "full": math.inf}
 """Where the bands that are words stand among those that are numbers."""
