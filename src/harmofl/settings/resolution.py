@@ -156,7 +156,7 @@ class Layer:
 
 def _find_method(name: str | Method | None) -> Method:
     if not name:
-        raise UsageError("no method given: name one with --method or in the configuration file")
+        raise UsageError("no method given: name one with --method (we recommend freshbn) or in the configuration file")
     return registry.methods.find(name) if isinstance(name, str) else name
 
 
