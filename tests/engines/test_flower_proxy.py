@@ -90,7 +90,7 @@ def stolen_headers(folder: Path) -> dict[str, str]:
 
 
 def key_of(folder: Path, site: str) -> Path:
-    return next((folder / "sites" / site / "keys").glob("*.key"))
+    return folder / "sites" / site / "keys" / site
 
 
 def client_of(folder: Path, site: str) -> ssl.SSLContext:

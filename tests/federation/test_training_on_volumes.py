@@ -74,7 +74,7 @@ def test_whole_volumes_are_scored_in_millimetres() -> None:
         ("prostate", {"model.network": "basic-unet"}, r"for data\.dimensions = 3 there are unet, dynunet"),
         ("prostate", {"data.dimensions": 2, "model.network": "dynunet"}, r"it is for data\.dimensions = 3 only"),
         ("nuclei", {"data.neighbours": 0}, r"the synthetic hospitals of nuclei have no volumes"),
-        ("prostate", {"model.strides": [[2, 2]]}, r"model\.strides = \[\[2, 2\]\]: must be a list of levels"),
+        ("prostate", {"model.strides": [[2, 2]]}, r"model\.strides = \[\[2, 2\]\]: must be a list of at most 10 levels"),
         (
             "prostate",
             {"model.network": "unet", "model.strides": [[1, 2, 2]]},

@@ -64,7 +64,7 @@ def test_the_live_file_is_written_twice_a_second_and_at_every_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[dict[str, Any]] = []
-    monkeypatch.setattr(live_file, "write_whole", lambda path, content: written.append(json.loads(content)))
+    monkeypatch.setattr(live_file, "write_whole", lambda path, content, lasting: written.append(json.loads(content)))
     watch = LiveFile(tmp_path / "live.json")
     watch(RunStarted("histology", "fedavg", "FedAvg", tuple(SITES), 2, 0, "accuracy", "%"))
     watch(RoundStarted(1, tuple(SITES)))
