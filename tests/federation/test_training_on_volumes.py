@@ -6,11 +6,13 @@ import torch
 
 import harmofl
 from harmofl.data.volumes import PatchSet, VolumeSet
+from harmofl.events import Event, RoundFinished
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.methods.layers import Harmonizer
 from harmofl.runs.model_folder import open_model
 from harmofl.settings import DataSettings, TrainingSettings, resolve
 from harmofl.tasks.prostate import task
+from runs import differences
 from volumes import write_hospitals
 
 VOLUMES = {"data.dimensions": 3, "data.images": 10, "data.sites": ["HK", "UCL"]}
@@ -29,6 +31,22 @@ def test_every_kind_of_method_trains_on_volumes(method: str, tmp_path: Path) -> 
     own = "HK" if method == "fedbn" else None
     model = open_model(tmp_path / "run" / "model", own).model
     assert model(torch.rand(2, 1, 8, 16, 16)).shape == (2, 2, 8, 16, 16)
+
+
+def test_two_workers_and_a_resumed_run_give_the_same_bits_on_volumes(tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(event: Event) -> None:
+        if isinstance(event, RoundFinished):
+            raise StopError
+
+    train(tmp_path / "one", "scaffold")
+    options = {"preset": "smoke", "out": tmp_path / "two", "workers": 2, "settings": VOLUMES}
+    with pytest.raises(StopError):
+        harmofl.train("prostate", "scaffold", watch=stop, **options)
+    harmofl.train("prostate", "scaffold", resume=True, **options)
+    assert differences(tmp_path / "one", tmp_path / "two") == []
 
 
 def test_site_statistics_and_the_union_of_sites_work_on_volumes_of_a_folder(tmp_path: Path) -> None:
@@ -74,7 +92,7 @@ def test_whole_volumes_are_scored_in_millimetres() -> None:
         ("prostate", {"model.network": "basic-unet"}, r"for data\.dimensions = 3 there are unet, dynunet"),
         ("prostate", {"data.dimensions": 2, "model.network": "dynunet"}, r"it is for data\.dimensions = 3 only"),
         ("nuclei", {"data.neighbours": 0}, r"the synthetic hospitals of nuclei have no volumes"),
-        ("prostate", {"model.strides": [[2, 2]]}, r"model\.strides = \[\[2, 2\]\]: must be a list of at most 10 levels"),
+        ("prostate", {"model.strides": [[2, 2]]}, r"model\.strides = \[\[2, 2\]\]: must be a list of at most 10"),
         (
             "prostate",
             {"model.network": "unet", "model.strides": [[1, 2, 2]]},
