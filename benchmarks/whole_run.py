@@ -12,21 +12,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from harmofl import registry
-from harmofl.data.images import LabelledImages, Site
+from harmofl.data.images import Site
 from harmofl.devices import move_model, to_device
 from harmofl.events import Event, RoundStarted
 from harmofl.federation.optimizers import build_optimizer
 from harmofl.federation.training import train
 from harmofl.methods.penalties import squared_distance
-from harmofl.settings import DataSettings, resolve
+from harmofl.settings import resolve
 from harmofl.states import State, snapshot
-from harmofl.tasks.task import Task
 from measuring import Bound, Samples, benchmark, cpu_seconds, in_turns, ratios
 
 ROUNDS, QUICK_ROUNDS = 5, 3
@@ -34,20 +32,6 @@ REPEATS, QUICK_REPEATS = 5, 2
 IMAGES = {"histology": 400, "nuclei": 60}
 """Per site: fewer than the preset has, so that rounds are short and what is written in them weighs more."""
 NAMES = {task: f"a whole run / the bare loop, {task}" for task in IMAGES}
-
-
-def keep_images(task: Task) -> Task:
-    """The same task, whose synthetic images are made once and not for every run."""
-    if task.phantom is None:
-        raise ValueError(f"{task.name} has no synthetic images")
-    make, made = task.phantom.make_images, dict[str, LabelledImages]()
-
-    def make_once(site: str, data: DataSettings) -> LabelledImages:
-        if site not in made:
-            made[site] = make(site, data)
-        return made[site]
-
-    return replace(task, name=f"{task.name}-kept", phantom=replace(task.phantom, make_images=make_once))
 
 
 class Contest:
@@ -60,7 +44,7 @@ class Contest:
             "training.optimizer_state": "reset",
             "federation.workers": 1,
         }
-        self.task = registry.register(keep_images(registry.tasks.find(task_name)))
+        self.task = registry.tasks.find(task_name)
         self.settings, method = resolve(self.task.name, "fedavg", "small", overrides=self.changes)
         names = self.task.sites_of(self.settings.data)
         self.sites = [self.task.load_site(name, self.settings.data) for name in names]

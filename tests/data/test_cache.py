@@ -159,7 +159,7 @@ def test_what_lies_in_a_folder_that_was_there_before_is_for_its_owners_eyes_only
     (tmp_path / "decoded").mkdir(mode=0o755)
     Cache(tmp_path).claim()
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert modes == {"decoded": 0o700, "fingerprints": 0o700, "listings": 0o700}
+    assert modes == {"decoded": 0o700, "fingerprints": 0o700, "listings": 0o700, "phantoms": 0o700}
     assert tmp_path.stat().st_mode & 0o777 == 0o755  # other things may lie there
 
 

@@ -42,7 +42,7 @@ THREADS = max(2, min(8, os.cpu_count() or 2))
 PRIVATE_FOLDER = 0o700
 """The mode of a folder that only its owner may enter."""
 
-FOLDERS = ("decoded", "fingerprints", "listings")
+FOLDERS = ("decoded", "fingerprints", "listings", "phantoms")
 """What the cache folder holds."""
 
 WIDENED_AT_ONCE = 2**20
@@ -187,6 +187,11 @@ class Cache:
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_AFTER:
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def chosen_cache(folder: str | None) -> Cache:
+    """The cache in a folder that the user has named, or in the user's cache folder."""
+    return Cache(Path(folder).expanduser() if folder else default_cache())
 
 
 def digest(*parts: Any) -> str:

@@ -6,12 +6,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from harmofl.data.cache import Cache, default_cache
+from harmofl.data.cache import Cache, chosen_cache
 from harmofl.data.classes import Classes
 from harmofl.data.decoding import DecodedSite, Recipe, decode_site, how_to_match_channels
 from harmofl.data.division import DividedSite, cut_training, divide_site
@@ -177,7 +176,7 @@ def open_folder(
     limited: Collection[str] | None = None,
 ) -> ImageFolder:
     """List a folder; its images are decoded when they are asked for."""
-    cache = Cache(Path(data.cache).expanduser() if data.cache else default_cache())
+    cache = chosen_cache(data.cache)
     with suppress(OSError):  # which matters only once something must be written
         cache.claim()
     listing = list_folder(kind, layout, data, cache, limited)

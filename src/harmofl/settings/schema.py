@@ -99,7 +99,9 @@ class DataSettings(Section):
     foreground: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="part of the patches whose middle lies in the mask; for data.dimensions = 3"
     )
-    cache: str | None = Field(None, description="folder for decoded images; the user's cache folder if unset")
+    cache: str | None = Field(
+        None, description="folder for decoded and synthetic images; the user's cache folder if unset"
+    )
     seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
     images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
     shift: Annotated[float, Field(ge=0, le=3)] = Field(

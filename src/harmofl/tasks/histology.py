@@ -51,5 +51,5 @@ task = Task(
     presets=with_common_presets(PAPER, SMALL, SMOKE),
     classes=("normal", "tumor"),
     channels=3,
-    phantom=Phantom(phantom.SITES, make_images, fewest_images=3 * phantom.IMAGES_PER_PATIENT),
+    phantom=Phantom(phantom.SITES, make_images, fewest_images=3 * phantom.IMAGES_PER_PATIENT, drawn_once=True),
 )

@@ -63,5 +63,5 @@ task = Task(
     presets=with_common_presets(PAPER, SMALL, SMOKE, PAPER_CODE_SCORE),
     classes=("background", "nucleus"),
     channels=3,
-    phantom=Phantom(phantom.SITES, make_images),
+    phantom=Phantom(phantom.SITES, make_images, drawn_once=True),
 )

@@ -94,5 +94,5 @@ task = Task(
     presets=with_common_presets(PAPER, SMALL, SMOKE, PAPER_CODE),
     classes=("background", "prostate"),
     channels=3,
-    phantom=Phantom(phantom.SITES, make_images, volume_channels=1),
+    phantom=Phantom(phantom.SITES, make_images, volume_channels=1, drawn_once=True),
 )

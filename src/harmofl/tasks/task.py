@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from harmofl import registry
+from harmofl.data.cache import chosen_cache
 from harmofl.data.folder import ImageFolder, open_folder
 from harmofl.data.images import ImageSet, LabelledImages, Parts, Site, join_sets, split
 from harmofl.data.layouts.layout import Layout
+from harmofl.data.phantoms.drawn import draw_once
 from harmofl.data.samples import POOLED
 from harmofl.data.volumes import to_patches
 from harmofl.errors import UsageError, unknown_name
@@ -46,11 +49,18 @@ class Phantom:
     """How many images per site it takes for three patients: one to train on, one for val, one for test."""
     volume_channels: int = 0
     """Channels of its volumes, with data.dimensions = 3; 0 if it makes none."""
+    drawn_once: bool = False
+    """Whether images may be kept in the cache: they depend on the code of `harmofl.data.phantoms`, on the module of
+    `make_images`, on the site and on DRAWN_BY, and on nothing else."""
+
+
+DRAWN_BY = ("images", "size", "dimensions", "spacing", "shift", "seed")
+"""The settings of the data that a phantom kept in the cache depends on."""
 
 
 @dataclass(frozen=True)
 class PhantomSource:
-    """The sites of a phantom, made anew whenever they are asked for."""
+    """The sites of a phantom."""
 
     phantom: Phantom
     data: DataSettings
@@ -60,8 +70,12 @@ class PhantomSource:
         return split(self.whole(site), site, self.data.split_by, self.data.seed)
 
     def whole(self, site: str) -> LabelledImages:
-        """The site's images."""
-        return self.phantom.make_images(site, self.data)
+        """The site's images, from the cache if they have been drawn before."""
+        make, data = self.phantom.make_images, self.data
+        if not self.phantom.drawn_once:
+            return make(site, data)
+        told = [site, *(getattr(data, name) for name in DRAWN_BY)]
+        return draw_once(partial(make, site, data), make, told, chosen_cache(data.cache))
 
 
 @dataclass(frozen=True)
