@@ -58,7 +58,8 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 def move_model(model: nn.Module, device: torch.device) -> None:
     """Bring a model where it is computed with, its weights in the layout in which convolutions are fastest."""
-    model.to(device)
+    if any(tensor.device != device for tensor in (*model.parameters(), *model.buffers())):
+        model.to(device)
     for weight in model.parameters():
         if weight.ndim in CHANNELS_LAST:
             weight.data = weight.data.to(memory_format=CHANNELS_LAST[weight.ndim])
