@@ -399,6 +399,24 @@ def test_more_validation_than_training_images_are_mentioned(either: Folder) -> N
     assert (str(found), found.fatal) == ("north: more validation images (15) than training images (12)", False)
 
 
+def test_images_that_are_mirrored_to_fill_the_input_are_mentioned(either: Folder) -> None:
+    either.fill("north", 10)
+    for number in range(2):
+        truth = np.eye(12, 14) if either.kind == "segmentation" else "a"
+        either.add("north", f"small-{number}", truth, shape=(12, 14))
+    said = (
+        "2 of 12 images are smaller than data.size = 16 (the smallest is 12 × 14): mirrored at their ends to fill it; "
+    )
+
+    def found(**settings: Any) -> list[str]:
+        problems = either.check(**settings).problems
+        return [problem.message for problem in problems if "smaller than" in problem.message]
+
+    scales = either.kind == "classification"
+    assert found() == ([] if scales else [f"{said}a smaller data.size, or data.resize = true, avoids that"])
+    assert found(resize=True) == []
+
+
 def test_one_class_alone_and_patients_on_two_sides_are_both_found(pictures: Folder) -> None:
     for number, split in enumerate(["train", "train", "val", "test"]):
         pictures.add("north", f"{number}", "a", split=split, patient="p" if split != "val" else "q")

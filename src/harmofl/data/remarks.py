@@ -27,6 +27,8 @@ def remarks_on(folder: ImageFolder, sites: Mapping[str, CheckedSite]) -> Iterato
             yield from _about_files(site.entry, site.samples)
             yield from (remark for _, remark in folder.decoded(site.name).remarks())
             yield from _about_site(site.name, site.entry, site.rows)
+            if folder.data.dimensions == 2 and not folder.recipe.resizes:
+                yield from _too_small(site.name, site.entry, folder.data.size)
     if folder.data.split_by == "patient":
         yield from _named_alike(sites.values())
     yield from _unlike(folder, sites)
@@ -87,6 +89,18 @@ def _about_files(entry: Entry, samples: Sequence[Sample]) -> Iterator[Problem]:
     for number in np.flatnonzero(facts["minimum"] == facts["maximum"]).tolist():
         value = facts["minimum"][number]
         yield Problem(samples[number].image, f"nothing to see: every pixel is {value:g}", fatal=False)
+
+
+def _too_small(site: str, entry: Entry, size: int) -> Iterator[Problem]:
+    """Images that do not fill the network's input."""
+    heights, widths = entry.facts["height"], entry.facts["width"]
+    small = np.flatnonzero(np.minimum(heights, widths) < size)
+    if len(small):
+        smallest = small[np.argmin((heights * widths)[small])]
+        named = f"{len(small)} of {len(heights)} images are smaller than data.size = {size}"
+        found = f"the smallest is {heights[smallest]:.0f} × {widths[smallest]:.0f}"
+        advice = "mirrored at their ends to fill it; a smaller data.size, or data.resize = true, avoids that"
+        yield Problem(site, f"{named} ({found}): {advice}", fatal=False)
 
 
 def _about_site(site: str, entry: Entry, rows: Sequence[Row]) -> Iterator[Problem]:
