@@ -413,7 +413,7 @@ def test_images_that_are_mirrored_to_fill_the_input_are_mentioned(either: Folder
         return [problem.message for problem in problems if "smaller than" in problem.message]
 
     scales = either.kind == "classification"
-    assert found() == ([] if scales else [f"{said}a smaller data.size, or data.resize = true, avoids that"])
+    assert found() == ([] if scales else [f"{said}; a smaller data.size, or data.resize = true, avoids that"])
     assert found(resize=True) == []
 
 
