@@ -195,6 +195,12 @@ def test_one_address_makes_so_many_in_a_second(house: House, monkeypatch: pytest
     assert house.ask(SITE) == "HTTP/1.1 200 OK"
 
 
+def test_a_body_reaches_the_application_in_one_piece(house: House) -> None:
+    body = bytes(range(256)) * 4 * 2**10  # as large as a fifth of a message's part, many times a read's
+    assert house.ask(SITE, body) == "HTTP/1.1 200 OK"
+    assert house.bodies == [body]
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "READ_WITHIN", 0.3)
     started = time.monotonic()
