@@ -145,7 +145,10 @@ class Cheaper:
 CHEAPER = {
     "Momentum-SAM": Cheaper("momentum-sam", {}, quick=1.4),
     "FedLESAM": Cheaper("fedlesam", {}),
+    "HarmoFL with reuse = 2": Cheaper("harmofl", {"method.reuse": 2}, at_most=1.65),
+    "HarmoFL with reuse = 5": Cheaper("harmofl", {"method.reuse": 5}, at_most=1.35),
     "HarmoFL with reuse = 10": Cheaper("harmofl", {"method.reuse": 10}, at_most=1.2, aim=1.1),
+    "HarmoFL with ascent_fraction = 0.25": Cheaper("harmofl", {"method.ascent_fraction": 0.25}, at_most=1.65),
     "HarmoFL with reuse = 5, ascent_fraction = 0.25": Cheaper(
         "harmofl", {"method.reuse": 5, "method.ascent_fraction": 0.25}, at_most=1.2, aim=1.1
     ),
