@@ -79,9 +79,10 @@ RULES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "`median`": ("median", {}),
     "`trimmed-mean`": ("trimmed-mean", {}),
     "`krum`": ("krum", {}),
+    "`multi-krum`": ("multi-krum", {}),
     "`geometric-median`": ("geometric-median", {}),
 }
-WITHOUT = "without it"
+WITHOUT = "is not there"
 
 
 @contextmanager
@@ -118,9 +119,8 @@ def score(rule: str, attack: str, seed: int) -> float:
 def all_runs(seeds: list[int]) -> Iterator[tuple[str, str, int]]:
     """Rule, attack and seed of every run."""
     for seed in seeds:
-        yield "plain mean", WITHOUT, seed
         for rule in RULES:
-            for attack in ATTACKS:
+            for attack in (WITHOUT, *ATTACKS):
                 yield rule, attack, seed
 
 
@@ -135,17 +135,18 @@ def key(rule: str, attack: str, seed: int) -> str:
 def table(records: Mapping[str, float]) -> str:
     """Rules by attacks: what the hostile site costs, mean and range over the seeds that have been run."""
     seeds = sorted({int(name.rsplit(" ", 1)[1]) for name in records})
-    lines = [f"| one of six sites | {' | '.join(ATTACKS)} |", f"|---|{'---:|' * len(ATTACKS)}"]
+    columns = (WITHOUT, *ATTACKS)
+    lines = [f"| the sixth site | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
     for rule in RULES:
-        cells = [cost(records, rule, attack, seeds) for attack in ATTACKS]
+        cells = [cost(records, rule, attack, seeds) for attack in columns]
         lines.append(f"| {rule} | {' | '.join(cells)} |")
     without = [records[key("plain mean", WITHOUT, seed)] for seed in seeds]
-    words = f"Without it: {statistics.mean(without):.1f} % Dice. Seeds: {', '.join(map(str, seeds))}."
-    return "\n".join([*lines, "", words])
+    words = f"The plain mean of five honest sites: {statistics.mean(without):.1f} % Dice."
+    return "\n".join([*lines, "", f"{words} Seeds: {', '.join(map(str, seeds))}."])
 
 
 def cost(records: Mapping[str, float], rule: str, attack: str, seeds: list[int]) -> str:
-    """The difference to the run without the site."""
+    """The difference to the plain mean of the honest sites."""
     found = [
         records[key(rule, attack, seed)] - records[key("plain mean", WITHOUT, seed)]
         for seed in seeds

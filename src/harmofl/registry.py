@@ -139,7 +139,7 @@ methods: Registry[Method] = Registry(
             *("fedavgm", "scaffold", "feddyn", "silobn", "fedper", "ditto"),
             *("momentum_sam", "fedlesam", "fedasam"),
             *("fedrdn", "sitealign", "fixbn", "fedwon"),
-            *("median", "trimmed_mean", "krum", "geometric_median"),
+            *("median", "trimmed_mean", "krum", "multi_krum", "geometric_median"),
             *("local", "centralized"),
         )
     },

@@ -54,6 +54,7 @@ EXACT = {"radius_relative": None, "reuse": 1, "ascent_fraction": 1.0}
         ("sitealign", {"band": "full", "max_gain": 10.0, "radius": 0.0} | EXACT),
         ("trimmed-mean", {"trimmed": 0.2}),
         ("krum", {"outliers": 1}),
+        ("multi-krum", {"outliers": 1}),
         ("geometric-median", {"iterations": 32}),
         ("momentum-sam", {"radius": 0.05, "radius_relative": None}),
         ("fedlesam", {"radius": 0.05, "radius_relative": None}),

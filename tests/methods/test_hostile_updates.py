@@ -100,7 +100,7 @@ DEFENCES = {
     "clipping": (Average(), 1.0),
     **{
         name: (registry.methods.find(name).server_rule, None)
-        for name in ("median", "trimmed-mean", "krum", "geometric-median")
+        for name in ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
     },
 }
 

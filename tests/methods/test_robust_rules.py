@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from harmofl.methods.aggregation import start_aggregation
-from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
+from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
 from harmofl.methods.server_rules import ServerRule, Update, combine_entries
 
 START = {"weight": torch.tensor([1.0]), "mean": torch.tensor([10.0]), "count": torch.tensor(7)}
@@ -35,6 +35,24 @@ def test_krum_takes_the_site_with_the_nearest_neighbours() -> None:
     assert combine(Krum(outliers=1), [0.0], [1.0], [2.0], [9.0], [100.0]) == [1.0]
 
 
+def test_multi_krum_averages_all_but_the_farthest() -> None:
+    values = [0.0], [1.0], [2.0], [9.0], [100.0]
+    assert combine(MultiKrum(outliers=1), *values) == [3.0]
+    assert combine(MultiKrum(outliers=2), *values) == [1.0]
+    assert combine(MultiKrum(outliers=0), *values) == pytest.approx([22.4])
+
+
+def test_multi_krum_trims_statistics_by_number() -> None:
+    """The site that lies in its statistics is near to the others in its weights."""
+    aggregation = start_aggregation(MultiKrum(outliers=1), START, trainable=["weight"])
+    for weight, mean in ((2.0, 20.0), (2.1, 1e30), (1.9, 19.0), (2.0, 21.0), (50.0, 22.0)):
+        site = {"weight": torch.tensor([weight]), "mean": torch.tensor([mean]), "count": torch.tensor(9)}
+        aggregation.add(site, 1.0, num_steps=3, momentum=0.9)
+    state, _ = aggregation.finish({}, 1.0)
+    assert state["weight"].item() == pytest.approx(2.0)
+    assert state["mean"].item() == pytest.approx(21.0)
+
+
 def test_the_geometric_median_is_the_vertex_that_sees_the_others_at_a_wide_angle() -> None:
     """Of three points whose triangle has an angle above 120 degrees, that corner has the least sum of distances."""
     assert combine(GeometricMedian(iterations=200), [0.0, 0.0], [10.0, 1.0], [-10.0, 1.0]) == pytest.approx(
@@ -42,7 +60,7 @@ def test_the_geometric_median_is_the_vertex_that_sees_the_others_at_a_wide_angle
     )
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trimmed=0.25), Krum(), GeometricMedian()])
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trimmed=0.25), Krum(), MultiKrum(), GeometricMedian()])
 def test_one_site_that_sends_nonsense_does_not_spoil_the_global_model(rule: ServerRule) -> None:
     aggregation = start_aggregation(rule, START, trainable=["weight"])
     for weight, mean in ((2.0, 20.0), (2.1, 20.5), (1.9, 19.5), (-1e30, 1e30)):
@@ -106,7 +124,7 @@ def test_each_rule_says_how_many_sites_it_needs(rule: ServerRule, fewest: int) -
     assert rule.fewest_sites == fewest
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trimmed=0.25), Krum(), GeometricMedian()])
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trimmed=0.25), Krum(), MultiKrum(), GeometricMedian()])
 def test_a_site_whose_weights_are_like_the_others_cannot_send_any_statistics(rule: ServerRule) -> None:
     aggregation = start_aggregation(rule, START, trainable=["weight"])
     for weight, mean in ((2.0, 20.0), (2.1, 20.5), (1.9, 19.5), (2.0, 1e30)):

@@ -260,7 +260,7 @@ class Server:
             return
         raise RunError(
             f"round {number}: all updates together give NaN or infinity, and {updates.longest()}. The last checkpoint "
-            "is kept. federation.clip_updates or a robust method (median, trimmed-mean, krum, geometric-median) "
+            "is kept. federation.clip_updates or a robust method (median, trimmed-mean, multi-krum, geometric-median) "
             "limits what one site can do"
         )
 

@@ -18,7 +18,7 @@ from harmofl.methods.method import Method, Where
 from harmofl.methods.one_pass_steps import GlobalPerturbedDescent, MomentumPerturbedDescent
 from harmofl.methods.penalties import ModelContrast, Proximity
 from harmofl.methods.personal_model import PersonalModel
-from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, TrimmedMean
+from harmofl.methods.robust_rules import GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
 from harmofl.methods.server_rules import AdaptiveMoments, NormalizedAverage, ServerMomentum
 from harmofl.methods.sharing import all_but_batch_norm, all_but_last_layer, all_but_statistics, nothing
 from harmofl.methods.site_normalization import NormalizeBySite
@@ -224,6 +224,14 @@ krum = Method(
     paper="Blanchard et al., NeurIPS 2017",
     idea="The server takes the update of the site that lies nearest to its neighbours.",
     limit="a single site",
+)
+
+multi_krum = Method(
+    "Multi-Krum",
+    server_rule=MultiKrum(outliers=1),
+    paper="Blanchard et al., NeurIPS 2017",
+    idea="The server averages all updates but the one that lies farthest from its neighbours.",
+    limit="outliers = 0 and equal site weights",
 )
 
 geometric_median = Method(

@@ -1,13 +1,14 @@
 """Server rules that one bad site cannot spoil, if there are enough others in a round.
 
-Three sites are enough for the two medians, five for the trimmed mean at 0.2, and 2 · outliers + 3 for Krum. Each rule
-needs every site's update at once, and counts all sites alike. Distances are those of the weights.
+Three sites are enough for the two medians, five for the trimmed mean at 0.2, and 2 · outliers + 3 for both forms of
+Krum. Each rule needs every site's update at once, and counts all sites alike. Distances are those of the weights.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -53,7 +54,7 @@ class TrimmedMean(ServerRule):
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
         """Sort every number over the sites and average the middle ones."""
         cut = int(self.trimmed * len(updates))
-        return combine_entries(updates, lambda values: values.sort(dim=0).values[cut : len(values) - cut].mean(dim=0))
+        return combine_entries(updates, partial(_mean, cut=cut))
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -73,12 +74,31 @@ class Krum(ServerRule):
 
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
         """Choose the site with the smallest sum of squared distances."""
+        return Update(updates[self.rank(updates)[0]].weights, _median_buffers(updates))
+
+    def rank(self, updates: Sequence[Update]) -> list[int]:
+        """The places of the updates, those nearest to their neighbours first."""
         flat = torch.stack([_flatten(update) for update in updates])
         distances = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
         neighbours = max(1, len(updates) - self.outliers - 2)
         nearest = distances.sort(dim=1).values[:, 1 : 1 + neighbours]  # the first is the site itself
-        chosen = updates[int(nearest.sum(dim=1).argmin())]
-        return Update(chosen.weights, _median_buffers(updates))
+        ranked: list[int] = nearest.sum(dim=1).argsort(stable=True).tolist()
+        return ranked
+
+
+class MultiKrum(Krum):
+    """The mean of all sites but the `outliers` farthest from their neighbours (Blanchard et al., NeurIPS 2017).
+
+    Statistics are means without as many of the largest and the smallest.
+    """
+
+    def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
+        """Average the sites that Krum ranks first."""
+        kept = sorted(self.rank(updates)[: max(1, len(updates) - self.outliers)])
+        weights = combine_entries([Update(updates[place].weights, {}) for place in kept], _mean).weights
+        cut = min(self.outliers, (len(updates) - 1) // 2)
+        every = [Update({}, update.buffers) for update in updates]
+        return Update(weights, combine_entries(every, partial(_mean, cut=cut)).buffers)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -104,6 +124,11 @@ class GeometricMedian(ServerRule):
 def _median(values: Tensor) -> Tensor:
     ordered, count = values.sort(dim=0).values, len(values)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+def _mean(values: Tensor, cut: int = 0) -> Tensor:
+    """The mean without so many of the largest and of the smallest."""
+    return (values.sort(dim=0).values[cut : len(values) - cut] if cut else values).mean(dim=0)
 
 
 def _median_buffers(updates: Sequence[Update]) -> State:
