@@ -326,6 +326,14 @@ def test_scores_stand_beside_the_epsilon_that_their_runs_have_spent(place: Place
     assert "| HarmoFL | 5 | 2.5 | 74.00 | -4.00 |" in text
 
 
+def test_a_table_whose_reference_has_not_been_run_yet_compares_nothing(place: Place) -> None:
+    place.plan("tiny", 'reference = "HarmoFL"\n' + PLAN)
+    place.done(*ALL[:3])
+    text = place.show("table: tiny")
+    assert "| FedAvg |" in text
+    assert "Is it more than noise?" not in text
+
+
 def test_an_unknown_experiment_is_named(place: Place) -> None:
     with pytest.raises(UsageError, match=r"unknown experiment 'tinny'.*tiny"):
         place.show("table: tinny")

@@ -41,6 +41,8 @@ class Results:
         runs = self.lines()
         places = {cell.label: (cell.row, cell.variation) for cell in self.experiment.cells}
         plan = self.experiment.plan
+        if plan.reference_row not in (row for row, _ in places.values()):  # not run yet
+            return []
         return compare_with(plan.reference_row, plan.usual_variation, methods_of(runs), places) if runs else []
 
     def to_json(self, start: Path) -> dict[str, Any]:
