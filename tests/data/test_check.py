@@ -404,9 +404,7 @@ def test_images_that_are_mirrored_to_fill_the_input_are_mentioned(either: Folder
     for number in range(2):
         truth = np.eye(12, 14) if either.kind == "segmentation" else "a"
         either.add("north", f"small-{number}", truth, shape=(12, 14))
-    said = (
-        "2 of 12 images are smaller than data.size = 16 (the smallest is 12 × 14): mirrored at their ends to fill it; "
-    )
+    said = "2 of 12 images are smaller than data.size = 16 (the smallest is 12 × 14): mirrored at their ends to fill it"
 
     def found(**settings: Any) -> list[str]:
         problems = either.check(**settings).problems

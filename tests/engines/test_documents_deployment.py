@@ -176,7 +176,9 @@ def test_the_page_is_read_whole() -> None:
     found = list(blocks())
     assert sum(bool(block.text) for block in found) == text.count("```bash") + text.count("```toml")
     assert {name for block in found for name in block.notes} == {"at", "stays", "stops", "in", "engine"}
-    assert text.count("<!--") == sum(bool(block.notes) for block in found)
+    measured = ["<!-- hostile site -->", "<!-- end -->"]  # around a table that benchmarks/hostile_site.py writes
+    assert [text.count(mark) for mark in measured] == [1, 1]
+    assert text.count("<!--") - len(measured) == sum(bool(block.notes) for block in found)
 
 
 @pytest.mark.parametrize("page", [PAGE, PAGE.parents[1] / "SECURITY.md"])
