@@ -138,13 +138,6 @@ def test_radius_band_holds_only_the_bins_inside_it(height: int, width: int, hund
     assert layer.measurement()["amplitude"].shape == (2, half.sum())
 
 
-@pytest.mark.parametrize("size", [(96, 96), (33, 47), (64, 31), (1, 8), (16, 24, 20), (9, 11, 13), (50,), (51,)])
-def test_the_way_back_from_a_spectrum_is_the_library_s_to_the_bit(size: tuple[int, ...]) -> None:
-    layer, dims = AmplitudeNormalization((2, *size), "full"), tuple(range(-len(size), 0))
-    spectrum = torch.fft.rfftn(torch.rand(3, 2, *size), dim=dims) * torch.rand(3, 1, *(1 for _ in size))
-    assert torch.equal(layer._to_images(spectrum, size[-1]), torch.fft.irfftn(spectrum, s=size, dim=dims))
-
-
 def test_amplitude_has_the_documented_shapes() -> None:
     assert AmplitudeNormalization((3, 4, 6), "full").amplitude.shape == (3, 4, 4)
     assert AmplitudeNormalization((3, 5, 7), "full").amplitude.shape == (3, 5, 4)

@@ -87,7 +87,9 @@ class AmplitudeAlignment(BandLayer):
     def _change_spectrum(self, images: Tensor) -> Tensor:
         """What the filter adds: exactly nothing where every gain is 1."""
         added = torch.fft.rfftn(images, dim=self._spatial) * self.whole_change()
-        return self._to_images(added, images.shape[-1])
+        size = images.shape[-len(self._spatial) :]
+        change: Tensor = torch.fft.irfftn(added, s=size, dim=self._spatial)
+        return change
 
     def whole_change(self) -> Tensor:
         """Gain − 1 of every bin of the half spectrum, zero outside the band."""

@@ -191,13 +191,6 @@ class BandLayer(Harmonizer):
             return images.mean(dim=self._spatial, keepdim=True).abs() * self._num_pixels()
         return self._inside(torch.fft.rfftn(images, dim=self._spatial).abs())
 
-    def _to_images(self, spectrum: Tensor, width: int) -> Tensor:
-        """The images of a half spectrum: `torch.fft.irfftn` to the bit, in half of its time."""
-        others, last = self._spatial[:-1], self._spatial[-1]
-        columns = torch.fft.ifftn(spectrum, dim=others) if others else spectrum
-        images: Tensor = torch.fft.irfft(columns, n=width, dim=last)
-        return images
-
     @torch.no_grad()
     def _mean_amplitude(self, batches: Iterable[Tensor]) -> Tensor:
         """The exact mean over all images of batches."""
@@ -293,7 +286,9 @@ class AmplitudeNormalization(BandLayer):
         ratio[:, :, *first_bin] = 0.0
         mean_of_target = target.expand_as(amplitudes)[:, :, *first_bin]
         zero_frequency = _signed(mean_of_target, spectrum.real[:, :, *first_bin]) / self._num_pixels()
-        return self._to_images(spectrum * ratio, images.shape[-1]) + zero_frequency
+        size = images.shape[-len(self._spatial) :]
+        normalized: Tensor = torch.fft.irfftn(spectrum * ratio, s=size, dim=self._spatial) + zero_frequency
+        return normalized
 
     def _whole_spectrum(self, amplitudes: Tensor) -> Tensor:
         """The target inside the band, each image's own amplitudes outside."""
