@@ -46,6 +46,7 @@ SMALL = {
         "real_images": {"data": {"spacing": [3.0, 1.2, 1.2], "patch": [16, 64, 64], "patches": 2, "limit": 0}},
     },
     "model": {"features": 8},
+    "method": {"moon": {"mu": 0.05}},  # as for nuclei
     "training": {
         "rounds": 12,
         "batch_size": 4,
