@@ -350,7 +350,15 @@ PAGES = {
     "results-settings": [
         *("ablation-nuclei-tiles", "ablation-histology", "ablation-nuclei", "ablation-prostate"),
         *("band-nuclei-tiles", "band-histology", "norm-nuclei-tiles", "norm-histology"),
-        *("figure-radius", "one-pass", "one-pass-nuclei-tiles", "figure-local-epochs", "schedule", "decay"),
+        *(
+            "figure-radius",
+            "one-pass",
+            "one-pass-nuclei-tiles",
+            "precision",
+            "figure-local-epochs",
+            "schedule",
+            "decay",
+        ),
         "table-nuclei-tiles",
     ],
 }
