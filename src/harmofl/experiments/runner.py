@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from harmofl.data.facts import DataFacts
@@ -148,6 +149,7 @@ class Runner:
         self._unusable = [(cell, errors[cell.path]) for cell in results.missing if cell.path in errors]
         self._running: list[CellProcess] = []
         self._trainings = SharedTrainings(out, self.todo)
+        self._rows = {cell.path: cell.row for cell in results.experiment.cells}
 
     @property
     def _experiment(self) -> Experiment:
@@ -226,11 +228,16 @@ class Runner:
         """Estimate from finished cells, if possible of the same row; None before the first is finished."""
         if not self._results.runs:
             return None
-        waiting = sum(self._expected(cell) for cell in self.todo)
-        running = sum(max(0.0, self._expected(process.cell) - process.seconds) for process in self._running)
-        return (waiting + running) / jobs
+        finished = self._seconds_of_rows()
+        usual = statistics.fmean(chain.from_iterable(finished.values()))
+        expected = {row: statistics.fmean(seconds) for row, seconds in finished.items()}
+        waiting = sum(expected.get(cell.row, usual) for cell in self.todo)
+        running = (expected.get(process.cell.row, usual) - process.seconds for process in self._running)
+        return (waiting + sum(max(0.0, seconds) for seconds in running)) / jobs
 
-    def _expected(self, cell: Cell) -> float:
-        done = {other.path: other.row for other in self._experiment.cells if other.path in self._results.runs}
-        paths = [path for path, row in done.items() if row == cell.row] or list(done)
-        return statistics.fmean(self._results.runs[path].summary.get("seconds") or 0.0 for path in paths)
+    def _seconds_of_rows(self) -> dict[str, list[float]]:
+        """How long the finished cells of each row took."""
+        finished: dict[str, list[float]] = {}
+        for path, run in self._results.runs.items():
+            finished.setdefault(self._rows[path], []).append(run.summary.get("seconds") or 0.0)
+        return finished
