@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from harmofl.errors import RunError, UsageError
+from harmofl.federation.lean_imports import import_lean
 from harmofl.files import what_failed
 
 PREFIX = "harmofl: "
@@ -26,6 +27,7 @@ def main() -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format=f"{PREFIX}%(message)s")
     warnings.simplefilter("ignore")  # other packages' deprecations are not for users to read
+    import_lean()
     try:
         _train(*sys.argv[1:])
     except (RunError, UsageError) as error:

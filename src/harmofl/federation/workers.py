@@ -32,6 +32,8 @@ from harmofl.runs.folder import RunFolder
 from harmofl.settings import Settings
 
 SLOW_IMPORTS = ("monai.networks.nets", "monai.losses", "monai.transforms")
+TRAINING_IMPORTS = ("torch._dynamo",)
+"""What torch imports when the first optimizer is made, for about two CPU seconds; the server makes none."""
 REPLY, STOP = b"reply", b"stop"
 """What a worker sends before its reply, or before the reason why no site of this machine can go on."""
 LONGEST_KIND = 16
@@ -44,7 +46,8 @@ def worker_context() -> Any:
     if os.name != "posix":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harmofl.federation.lean_worker", "harmofl.federation.workers", *SLOW_IMPORTS])
+    ours = ("harmofl.federation.lean_worker", "harmofl.federation.workers")
+    context.set_forkserver_preload([*ours, *SLOW_IMPORTS, *TRAINING_IMPORTS])
     with hold_interrupts():
         forkserver.ensure_running()
     return context
