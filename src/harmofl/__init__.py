@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harmofl.deployment.engine import Engine as Engine
     from harmofl.errors import RunError as RunError
     from harmofl.errors import UsageError as UsageError
-    from harmofl.methods.layers import AmplitudeNormalization as AmplitudeNormalization
+    from harmofl.methods.amplitude_normalization import AmplitudeNormalization as AmplitudeNormalization
     from harmofl.methods.method import Method as Method
     from harmofl.methods.perturbed_optimizer import PerturbedOptimizer as PerturbedOptimizer
     from harmofl.methods.steps import PerturbedDescent as PerturbedDescent
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from harmofl.tasks.task import Task as Task
 
 _HOMES = {
-    "AmplitudeNormalization": "harmofl.methods.layers",
+    "AmplitudeNormalization": "harmofl.methods.amplitude_normalization",
     "Engine": "harmofl.deployment.engine",
     "LossEntry": "harmofl.tasks.losses",
     "Method": "harmofl.methods.method",

@@ -14,7 +14,7 @@ from harmofl.analysis.phase_retrieval import (
     with_amplitude,
 )
 from harmofl.analysis.similarity import align, psnr
-from harmofl.methods.layers import AmplitudeNormalization
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 
 
 def image_in_a_margin() -> torch.Tensor:

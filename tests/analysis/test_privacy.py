@@ -21,7 +21,7 @@ from harmofl.analysis.privacy_target import CONTROL, QUICK, TRAINED, open_target
 from harmofl.errors import UsageError
 from harmofl.events import Event, StepDone
 from harmofl.experiments.privacy_study import privacy_study
-from harmofl.methods.layers import AmplitudeNormalization
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 from harmofl.runs.model_folder import open_model
 from runs import train
 

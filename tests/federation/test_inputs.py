@@ -9,7 +9,8 @@ from torch import Generator, Tensor
 from harmofl.data.images import ImageSet, LabelledImages, StoredImages, split_into_batches
 from harmofl.federation import inputs
 from harmofl.federation.inputs import TrainingInputs
-from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
+from harmofl.methods.layers import Band, Harmonizer
 from harmofl.settings import TrainingSettings
 
 SHAPE = (3, 12, 9)

@@ -15,8 +15,9 @@ from harmofl.federation.privacy import site_releases
 from harmofl.federation.private_measurements import hide, noise_for_images, noise_for_sites, senders
 from harmofl.inference.card import describe_privacy
 from harmofl.methods.amplitude_alignment import AmplitudeAlignment
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 from harmofl.methods.bound import Bound
-from harmofl.methods.layers import AmplitudeNormalization, Harmonizer
+from harmofl.methods.layers import Harmonizer
 from harmofl.methods.site_normalization import SiteNormalization
 from harmofl.settings import PrivacySettings, resolve
 from runs import SITES, Altered, records, serve, tiny, train

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from harmofl import registry
-from harmofl.methods.layers import AmplitudeNormalization
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 from harmofl.methods.model import Model
 from harmofl.models.catalogue import densenet121
 from harmofl.models.network import Network, Norm, build_network, set_norm

@@ -5,8 +5,8 @@ import torch
 
 from harmofl import registry
 from harmofl.errors import UsageError
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 from harmofl.methods.catalogue import centralized, fedavg, harmofl
-from harmofl.methods.layers import AmplitudeNormalization
 from harmofl.settings import DataSettings, resolve
 from harmofl.tasks.losses import dice_and_cross_entropy, dice_loss, half_of_both
 from harmofl.tasks.scoring import score, scored_together

@@ -17,8 +17,9 @@ from harmofl.data.listing import draw_places
 from harmofl.devices import choose_device
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 from harmofl.methods.combinations import Mean
-from harmofl.methods.layers import AmplitudeNormalization, Band, check_band
+from harmofl.methods.layers import Band, check_band
 from harmofl.settings import DataSettings, Settings
 from harmofl.tasks.task import Task
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from harmofl.methods.layers import AmplitudeNormalization
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 
 FEEDBACK = 0.9
 """β: how strongly hybrid input-output pushes against what breaks a constraint."""

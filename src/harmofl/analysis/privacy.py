@@ -28,7 +28,8 @@ from harmofl.data.images import seed_of
 from harmofl.devices import threads
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import write_whole
-from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
+from harmofl.methods.layers import Band, Harmonizer
 from harmofl.runs.folder import Record
 
 BANDS: tuple[Band, ...] = ("full", 0.1, "dc")

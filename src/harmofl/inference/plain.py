@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from harmofl.methods.amplitude_alignment import AmplitudeAlignment
-from harmofl.methods.layers import AmplitudeNormalization, BandLayer, Harmonizer
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
+from harmofl.methods.layers import BandLayer, Harmonizer
 from harmofl.methods.model import Model
 
 

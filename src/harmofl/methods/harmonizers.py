@@ -12,8 +12,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from harmofl.errors import STRICT, RefusalError, UsageError
+from harmofl.methods.amplitude_normalization import AmplitudeNormalization
 from harmofl.methods.bound import Bound
-from harmofl.methods.layers import AmplitudeNormalization, Band, Harmonizer, ImageShape, check_band, largest_radius
+from harmofl.methods.layers import Band, Harmonizer, ImageShape, check_band, largest_radius
 from harmofl.methods.model import Model
 from harmofl.methods.pieces import LocalRound, Memory, Piece
 from harmofl.states import State, snapshot
