@@ -190,7 +190,14 @@ def test_an_overview_has_a_column_per_experiment_and_complete_lines_only(place: 
     assert "| Method | mice | men |" in text
     # The two plans are alike, so that each finds the other's cells.
     assert "| FedAvg | 70.00 → 70.00 | 70.00 → 70.00 |\n| HarmoFL | 74.00 → – | 74.00 → – |\n" in text
-    assert "slow → fast, or so. Averages over sites and 2 seeds, in percent" in text
+    assert "slow → fast, or so. Averages over sites and 2 seeds, or as many as a field says, in percent" in text
+
+
+def test_an_overview_says_where_a_row_has_fewer_seeds_than_the_others(place: Place) -> None:
+    place.plan("tiny", PLAN.replace('method = "harmofl"', 'method = "harmofl"\nseeds = [0]'))
+    place.done(*(path for path in ALL if path.startswith("fedavg")), "harmofl/seed-0")
+    text = place.show("overview: tiny")
+    assert "| FedAvg | 70.00 |\n| HarmoFL | 74.00 (1 seed) |\n" in text
 
 
 def test_prose_survives_and_writing_again_changes_nothing(place: Place) -> None:

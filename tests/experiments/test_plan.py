@@ -6,7 +6,7 @@ import pytest
 from folders import segmentation_folder
 from harmofl.errors import UsageError
 from harmofl.experiments.cells import read_experiment
-from harmofl.experiments.plan import Plan, copy_plan, read_plan
+from harmofl.experiments.plan import Plan, Row, copy_plan, read_plan
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.toml"))
@@ -105,6 +105,14 @@ def test_cells_come_seed_by_seed_each_in_a_folder_of_its_own(write_plan: WritePl
     assert [cell.path for cell in experiment.in_table_order] == [paths[0], paths[2], paths[1], paths[3]]
     amplitude = experiment.cells[1].settings
     assert (amplitude.method["name"], amplitude.method["radius"], amplitude.preset) == ("harmofl", 0.0, "smoke")
+
+
+def test_a_row_may_have_seeds_of_its_own(write_plan: WritePlan) -> None:
+    costly = '[[rows]]\nname = "HarmoFL"\nmethod = "harmofl"\nseeds = [1]\n'
+    cells = read_experiment(write_plan(START + "seeds = [0, 1]\n" + ROW + costly)).cells
+    assert [(cell.row, cell.seed) for cell in cells] == [("FedAvg", 0), ("FedAvg", 1), ("HarmoFL", 1)]
+    with pytest.raises(UsageError, match="seeds of row 'FedAvg': 2 occurs 2 times"):
+        read_plan(write_plan(START + ROW + "seeds = [2, 2]\n"))
 
 
 def test_variations_cross_all_rows_unless_they_name_some(write_plan: WritePlan) -> None:
@@ -268,12 +276,18 @@ def test_what_is_wrong_with_an_extended_file_is_named_with_that_file(write_plan:
         read_plan(path)
 
 
+def rows_but_for_moons_weight(plan: Plan) -> list[Row]:
+    """MOON's weight is a preset's; the table of prostate keeps the one with which its kept cells were run."""
+    return [row.model_copy(update={"settings": {}}) if row.method == "moon" else row for row in plan.rows]
+
+
 def test_the_files_for_several_tasks_differ_in_nothing_but_the_task_and_its_network() -> None:
     for kind in ("table", "band", "norm", "phantoms"):
         base, *others = (read_plan(file) for file in sorted((ROOT / "experiments").glob(f"{kind}*.toml")))
-        own = {"title", "task", "paper", "extends", "settings"}
+        own = {"title", "task", "paper", "extends", "settings", "rows"}
         assert others
         assert all(other.model_dump(exclude=own) == base.model_dump(exclude=own) for other in others), kind
+        assert all(rows_but_for_moons_weight(other) == rows_but_for_moons_weight(base) for other in others), kind
         assert all(other.settings in ({}, {"model": {"network": "basic-unet"}}) for other in others), kind
 
 

@@ -106,10 +106,10 @@ def read_experiment(file: Path | str, data: Path | str | None = None, preset: st
 def _cells(plan: Plan, folder: str | None, preset: str) -> Iterator[Cell]:
     """Yield all cells of the first seed, then of the next: a grid that is half done already compares all rows."""
     held_out = _sites(plan, folder, preset) if plan.hold_out else [None]
-    for seed in plan.seeds:
+    for seed in dict.fromkeys(seed for row in plan.rows for seed in plan.seeds_of(row.name)):
         for variation in plan.variations or [UNVARIED]:
             for row in plan.rows:
-                if variation.has(row.name):
+                if variation.has(row.name) and seed in plan.seeds_of(row.name):
                     for site in held_out:
                         yield _cell(plan, row, variation, site, folder, preset, seed)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 
 from harmofl.experiments.results import Results
 from harmofl.reporting.table_formats import markdown_escape
@@ -17,11 +17,10 @@ def overview_table(experiments: Sequence[Results], variations: Sequence[str]) ->
 
     `variations`: shown side by side in one field, such as shared and own statistics.
     """
-    planned = [{cell.label for cell in results.experiment.cells} for results in experiments]
     lines = [_averages(results) for results in experiments]
     rows = dict.fromkeys(row.name for results in experiments for row in results.experiment.plan.rows)
     table = {
-        row: [_field(line, labels, row, variations) for line, labels in zip(lines, planned, strict=True)]
+        row: [_field(line, results, row, variations) for line, results in zip(lines, experiments, strict=True)]
         for row in rows
     }
     shown = {row: fields for row, fields in table.items() if any(field != MISSING for field in fields)}
@@ -40,18 +39,35 @@ def overview_table(experiments: Sequence[Results], variations: Sequence[str]) ->
 
 def _averages(results: Results) -> Mapping[str, MethodScores]:
     """The complete lines of an experiment, by their labels: one with fewer seeds than planned would mislead."""
-    runs, seeds = results.lines(), len(results.experiment.plan.seeds)
-    return {method.label: method for method in (methods_of(runs) if runs else ()) if len(method.runs) == seeds}
+    runs, planned = results.lines(), _planned(results)
+    return {
+        method.label: method
+        for method in (methods_of(runs) if runs else ())
+        if len(method.runs) == planned[method.label]
+    }
 
 
-def _field(found: Mapping[str, MethodScores], planned: AbstractSet[str], row: str, variations: Sequence[str]) -> str:
-    """The averages of a row under each variation that it is planned for."""
+def _planned(results: Results) -> Mapping[str, int]:
+    """With how many seeds each line is to be run."""
+    return Counter(cell.label for cell in results.experiment.cells)
+
+
+def _field(found: Mapping[str, MethodScores], results: Results, row: str, variations: Sequence[str]) -> str:
+    """The averages of a row under each variation that it is planned for; fewer seeds than the plan's are told."""
+    planned = _planned(results)
     labels = [label for label in [f"{row}, {variation}" for variation in variations] or [row] if label in planned]
     texts = [f"{found[label].average:.2f}" if label in found else MISSING for label in labels]
-    return ARROW.join(texts) if set(texts) - {MISSING} else MISSING
+    if not set(texts) - {MISSING}:
+        return MISSING
+    plan = results.experiment.plan
+    own = len(plan.seeds_of(row))
+    return ARROW.join(texts) + ("" if own == len(plan.seeds) else f" ({own} seed{'s' if own > 1 else ''})")
 
 
 def _note(experiments: Sequence[Results], variations: Sequence[str]) -> str:
     seeds = sorted({len(results.experiment.plan.seeds) for results in experiments})
     order = f"{ARROW.join(variations)}. " if len(variations) > 1 else ""
-    return f"{order}Averages over sites and {' or '.join(map(str, seeds))} seeds, in percent; {MISSING}: not run yet."
+    return (
+        f"{order}Averages over sites and {' or '.join(map(str, seeds))} seeds, or as many as a field says, in percent; "
+        f"{MISSING}: not run."
+    )

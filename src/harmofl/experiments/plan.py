@@ -46,6 +46,8 @@ class Row(Part):
     name: Name
     method: str
     settings: Tree = {}
+    seeds: list[Seed] | None = Field(None, min_length=1)
+    """Its own, where a row costs more than its further seeds teach; the plan's if unset."""
 
 
 class Variation(Part):
@@ -114,6 +116,10 @@ class Plan(Part):
     def row(self, name: str) -> Row:
         """The row of that name."""
         return next(row for row in self.rows if row.name == name)
+
+    def seeds_of(self, row: str) -> list[Seed]:
+        """The seeds with which a row is run."""
+        return self.row(row).seeds or self.seeds
 
 
 def read_plan(path: Path) -> Plan:
@@ -234,6 +240,7 @@ def _check_whole(plan: Plan) -> None:
     _check_settings("settings", plan.settings)
     for row in plan.rows:
         registry.methods.find(row.method)
+        check_distinct(f"seeds of row {row.name!r}", row.seeds or ())
         _check_settings(f"settings of row {row.name!r}", row.settings)
     for variation in plan.variations:
         _check_settings(f"settings of variation {variation.name!r}", variation.settings)
