@@ -12,7 +12,7 @@ PYTHONS ?=
 help:
 	@echo "make demo    train three ways on five synthetic hospitals; writes demo/report.html"
 	@echo "make test    ruff, mypy, the layers of packages and pytest, two files at a time (JOBS=8: eight)"
-	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and their guards; about half an hour"
+	@echo "make test-engines   real federations on Flower and NVIDIA FLARE, their faults and guards, and all that takes long; half an hour"
 	@echo "make lint    ruff, mypy and the layers of packages only"
 	@echo "make docs    the documentation as a site: build/site/index.html; runs the notebooks, and checks every link"
 	@echo "make bench   every speed that docs/performance.md promises, measured; bench-quick: the most important, two minutes"
@@ -29,7 +29,7 @@ test: lint
 	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 test-engines: install
-	$(BIN)/pytest -m engines -n $(JOBS) --dist loadfile
+	$(BIN)/pytest -m 'engines or long' -n $(JOBS) --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

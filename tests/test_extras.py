@@ -36,7 +36,7 @@ print(check.ok, sheet, outcomes[0].output.name, sorted(blocked & set(sys.modules
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_and_prediction_need_no_extra(tmp_path: Path) -> None:
     segmentation_folder(tmp_path / "images")
     command = [sys.executable, "-c", BLOCKED, ",".join([*EVERY_PACKAGE, *ENGINES])]

@@ -41,7 +41,7 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_cell_runs(tmp_path: Path) -> None:
     """Without Jupyter's kernels, and in one process, as importing takes longest; `make docs` runs all with a kernel.
 

@@ -65,7 +65,7 @@ main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_installed_wheel_trains_and_knows_its_plans_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]

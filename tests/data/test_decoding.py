@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from folders import (
     blob,
@@ -24,6 +25,7 @@ from harmofl.settings import resolve
 from runs import environment
 
 
+@pytest.mark.long
 def test_readers_can_start_in_many_threads_of_a_new_process(tmp_path: Path) -> None:
     """Their libraries are imported late, and a module that two threads import at once may be seen half made."""
     folder = prostate_folder(tmp_path, cases=12, shape=(20, 20, 3))

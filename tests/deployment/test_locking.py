@@ -58,6 +58,7 @@ def install(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, "-r", "requirements.txt"], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_what_is_locked_installs_and_what_was_changed_does_not(registry: Path, tmp_path: Path) -> None:
     (tmp_path / "constraints.txt").write_text("second==1.0\n")
     text = lock(["first"], tmp_path / "constraints.txt", Target())
@@ -80,6 +81,7 @@ def test_what_is_locked_installs_and_what_was_changed_does_not(registry: Path, t
     assert "DO NOT MATCH THE HASHES" in refused.stderr
 
 
+@pytest.mark.long
 def test_harmofls_own_wheel_lies_beside_the_file_and_is_hashed_too(
     registry: Path, tmp_path: Path, engine: Quiet
 ) -> None:

@@ -17,8 +17,8 @@ from harmofl.deployment.surveys import ask_for_surveys
 from runs import differences, train
 
 METHODS = ["fedavg", "fedbn", "moon", "fedadam", "scaffold", "median", "fedrdn", "fedlesam", "ditto", "harmofl"]
-FIRST = "harmofl"
-"""The one that `make test` runs; `make test-engines` runs the others."""
+
+pytestmark = pytest.mark.engines
 
 
 @pytest.fixture(scope="module", params=registry.engines.names())
@@ -28,23 +28,19 @@ def federation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield started
 
 
-@pytest.mark.parametrize(
-    "method", [method if method == FIRST else pytest.param(method, marks=pytest.mark.engines) for method in METHODS]
-)
+@pytest.mark.parametrize("method", METHODS)
 def test_an_engine_changes_no_bit(tmp_path: Path, federation: Live, method: str) -> None:
     train(tmp_path / "here", method, data__sites=THREE)
     federation.run(tmp_path / "there", method)
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
 
-@pytest.mark.engines
 def test_an_engine_changes_no_bit_of_updates_in_eight_bits(tmp_path: Path, federation: Live) -> None:
     train(tmp_path / "here", data__sites=THREE, federation__transport="int8")
     federation.run(tmp_path / "there", federation__transport="int8")
     assert differences(tmp_path / "here", tmp_path / "there", stores=False) == []
 
 
-@pytest.mark.engines
 def test_an_engine_changes_no_bit_of_a_secure_sum(tmp_path: Path, federation: Live) -> None:
     secure = {"federation__secure_aggregation": True}
     train(tmp_path / "here", "harmofl", data__sites=THREE, **secure)
@@ -54,7 +50,6 @@ def test_an_engine_changes_no_bit_of_a_secure_sum(tmp_path: Path, federation: Li
         assert '"asked": "unmask"' in audit_log(federation.place(site)).read_text()
 
 
-@pytest.mark.engines
 def test_an_engine_changes_no_number_of_a_survey(federation: Live) -> None:
     options = run_options(data__images=40)
     settings, surveys = ask_for_surveys(federation.kit, options, wait=90)
@@ -63,7 +58,6 @@ def test_an_engine_changes_no_number_of_a_survey(federation: Live) -> None:
     assert surveys == surveys_of(settings)
 
 
-@pytest.mark.engines
 def test_an_engine_changes_no_number_of_a_comparison_or_a_plan(tmp_path: Path, federation: Live) -> None:
     chosen = ["--task", "histology", "--preset", "smoke", "--set", "data.images=40", "--quiet"]
     here, there = ["--set", f"data.sites={json.dumps(THREE)}"], ["--kit", str(federation.kit.folder), "--wait", "90"]

@@ -15,6 +15,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SITES = ["hospital-0", "hospital-1"]
 ABOUT = "Metadata-Version: 2.1\nName: shared-folder\nVersion: 1.0\n"
 
+pytestmark = pytest.mark.engines
+
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:

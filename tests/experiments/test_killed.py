@@ -34,6 +34,7 @@ method = "harmofl"
 CALL = "import sys; from harmofl.experiments.runner import run_experiment; run_experiment(*sys.argv[1:])"
 
 
+@pytest.mark.long
 def test_an_experiment_killed_amid_its_cells_leaves_no_process_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     plan, out = tmp_path / "tiny.toml", tmp_path / "out"
     plan.write_text(PLAN)

@@ -123,7 +123,7 @@ def tiny_entry() -> Iterator[str]:
     torch._dynamo.reset()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_run_is_resumed_to_the_same_bits(tiny_entry: str, tmp_path: Path) -> None:
     more = {"model__network": tiny_entry, "training__compile": True}
     train(tmp_path / "whole", "harmofl", rounds=3, **more)

@@ -78,9 +78,13 @@ MOMENTS = {
     "while the last model is scored": ("fedadam", "checkpoint/round-00003.safetensors", "model/model.json"),
     "while the models are written": ("fedbn", "model/sites/hospital-0/model.json", "summary.json"),
 }
+OFTEN = ("while sites train", "just after a checkpoint", "while the models are written")
+"""What `make test` tries; the others start as many processes again."""
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [moment if moment in OFTEN else pytest.param(moment, marks=pytest.mark.long) for moment in MOMENTS]
+)
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Callable[[str], Path], moment: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_closing_ends_every_worker(workers: Workers) -> None:
     assert not any(worker.process.is_alive() for worker in workers._workers)
 
 
+@pytest.mark.long
 def test_a_script_without_a_main_guard_can_use_workers(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -25,8 +25,8 @@ def test_two_rounds_by_hand() -> None:
 
 
 def test_the_sites_agree_where_the_sum_is_least_and_fedavg_stops_elsewhere() -> None:
-    dynamic, plain = (Parabolas(method, SITES, steps=50, rate=0.05) for method in (STRONG, fedavg))
-    for _ in range(80):
+    dynamic, plain = (Parabolas(method, SITES, steps=10, rate=0.2) for method in (STRONG, fedavg))
+    for _ in range(40):
         dynamic.round()
         plain.round()
     assert dynamic.x == pytest.approx(3.0, abs=1e-3)

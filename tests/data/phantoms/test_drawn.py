@@ -117,6 +117,7 @@ for name, more in [("histology", {}), ("nuclei", {}), ("prostate", {}), ("prosta
 """
 
 
+@pytest.mark.long
 def test_every_task_draws_its_sites_once(tmp_path: Path) -> None:
     """In processes of their own, where nothing is in memory; the second may not write anything."""
 
