@@ -113,6 +113,11 @@ def test_markdown_marks_the_best_and_labels_both_spreads(four_runs: list[Finishe
     assert "Site columns: mean (sample std over seeds); 2 seeds." in text
 
 
+def test_a_line_with_fewer_seeds_than_most_is_named(four_runs: list[FinishedRun], make_run: MakeRun) -> None:
+    table = score_table([*four_runs, make_run("fedbn", {"A": 0.9, "B": 0.8}, seed=0)])
+    assert "Site columns: mean (sample std over seeds); 2 seeds; 1 of FedBN." in table.notes
+
+
 def test_markdown_keeps_a_bar_in_a_name_inside_its_cell(make_run: MakeRun) -> None:
     text = to_markdown(score_table([make_run("fedavg", {"A|1": 0.9, "B": 0.8})]))
     assert r"| A\|1 |" in text

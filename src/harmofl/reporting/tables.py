@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -248,9 +249,7 @@ def _mark_best(
 def _notes(runs: Sequence[FinishedRun], methods: Sequence[MethodScores], several: bool) -> tuple[str, ...]:
     notes = []
     if several:
-        counts = {len(method.runs) for method in methods}
-        seeds = f"{counts.pop()} seeds" if len(counts) == 1 else _seed_counts(methods)
-        notes.append(f"Site columns: mean (sample std over seeds); {seeds}.")
+        notes.append(f"Site columns: mean (sample std over seeds); {_seed_counts(methods)}.")
         notes.append("Average: mean over sites and seeds (sample std over sites), then its std over seeds.")
     else:
         notes.append("Average: mean over sites (sample std over sites).")
@@ -279,4 +278,11 @@ def _lacking(methods: Sequence[MethodScores], sites: Sequence[str]) -> list[str]
 
 
 def _seed_counts(methods: Sequence[MethodScores]) -> str:
-    return "seeds: " + ", ".join(f"{method.label} {len(method.runs)}" for method in methods)
+    """How many seeds most lines have, and which have another number."""
+    counts = Counter(len(method.runs) for method in methods)
+    usual = max(counts, key=lambda count: (counts[count], count))
+    others = (
+        f"{count} of {' · '.join(method.label for method in methods if len(method.runs) == count)}"
+        for count in sorted(set(counts) - {usual})
+    )
+    return "; ".join([f"{usual} seeds" if usual > 1 else "1 seed", *others])
