@@ -210,7 +210,7 @@ def state_line(results: Results) -> str:
         return f"*Complete: {total} of {total} cells.*"
     if len(missing) == total:
         return f"*Not started: all {total} cells are still missing.*"
-    verb = "cell is" if len(missing) == 1 else "cells are"
+    verb = "cells is" if len(missing) == 1 else "cells are"
     return f"*{len(missing)} of {total} {verb} still missing: {_missing(results)}.*"
 
 
