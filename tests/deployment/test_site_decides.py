@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hospital import RUN, SITE, Hospital
 from loopback import ONE, OPEN, looped, make_kits
 from typer.testing import CliRunner
@@ -102,6 +103,31 @@ def test_neither_a_later_round_nor_an_empty_request_lets_a_server_leap(tmp_path:
         reply = hospital.ask("evaluate", number, settings, crafted(first.state, 0))
         assert "the global model has moved by" in reply.error
         assert not reply.metrics
+
+
+@pytest.mark.parametrize(("participation", "allowed"), [(1.0, "0.8"), (0.5, "1.13")])
+def test_a_first_request_in_a_later_round_may_leap_only_where_not_all_are_asked(
+    tmp_path: Path, images: Path, participation: float, allowed: str
+) -> None:
+    """At 1.13 of its length a layer can be emptied, and the trap of `harmofl privacy --crafted` is set at once."""
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, training__rounds=100, federation__participation=participation)
+    state = first_model(settings)
+    name = next(name for name in weights_in(state) if state[name].ndim > 1)
+    reply = hospital.ask("train", 3, settings, state | {name: -0.2 * state[name]})
+    assert f"{name} of the global model has moved by 1.2" in reply.error
+    assert f"allows {allowed} " in reply.error
+    emptied = hospital.ask("train", 3, settings, state | {name: torch.zeros_like(state[name])})
+    assert bool(emptied.error) == (participation == 1)
+
+
+def test_a_site_that_was_not_drawn_in_the_first_round_scores_its_model(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, federation__participation=0.5)
+    state = first_model(settings)
+    near = state | {name: 1.1 * state[name] for name in weights_in(state)}
+    assert not hospital.ask("evaluate", 1, settings, near).error
+    assert not hospital.ask("train", 2, settings, near).error
 
 
 def test_the_selected_model_is_scored_again_however_far_training_went_on(tmp_path: Path, images: Path) -> None:
