@@ -226,6 +226,22 @@ def test_images_and_batches_that_fit_in_no_memory_are_refused_before_the_model_i
         assert "MB of memory or more, and there are 16000 here (largest_memory_mb in its site.toml)" in error
 
 
+@pytest.mark.parametrize("norm", ["group", "instance"])
+def test_a_step_that_would_fail_at_its_end_is_refused_for_the_memory_before(norm: str) -> None:
+    """Instance norm refuses the single voxel that nine halvings leave, when all levels above it are in memory."""
+    levels = [[2, 2, 2]] * 3 + [[1, 2, 2]] * 6
+    changes = {
+        "data__dimensions": 3,
+        "data__patch": [8, 512, 512],
+        "model__network": "dynunet",
+        "model__strides": levels,
+    }
+    settings = wanted(**changes, model__norm=norm, model__features=4, training__batch_size=64)
+    _, method = resolve(file=settings_to_send(settings))
+    with pytest.raises(RefusalError, match="training on 64 images of 8 × 512 × 512"):
+        refuse_what_cannot_fit(settings, method, 2048 * MEGABYTE, 8_000 * MEGABYTE)
+
+
 def test_a_hospital_may_allow_less_memory_than_it_has(tmp_path: Path, images: Path) -> None:
     _, sites = make_kits(tmp_path, {SITE: str(images)}, ["segmentation"], largest_memory_mb=1)
     request = Request(RUN, "describe", 0, settings=settings_to_send(wanted()))
