@@ -88,12 +88,14 @@ def damage(lines: list[str], how: str) -> list[str]:
         return [lines[0], lines[1].replace("done", "gone"), lines[2]]
     if how == "taken out":
         return [lines[0], lines[2]]
+    if how == "said twice":
+        return [lines[0], lines[1].replace("{", '{"outcome": "refused", ', 1), lines[2]]
     if how == "swapped":
         return [lines[1], lines[0], lines[2]]
     return [lines[0], "{}", *lines[1:]]
 
 
-@pytest.mark.parametrize("how", ["changed", "taken out", "swapped", "put in"])
+@pytest.mark.parametrize("how", ["changed", "taken out", "said twice", "swapped", "put in"])
 def test_a_changed_log_is_noticed(tmp_path: Path, how: str) -> None:
     path = tmp_path / "audit.jsonl"
     for number in range(3):

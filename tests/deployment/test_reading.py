@@ -19,7 +19,7 @@ from harmofl.deployment.audit import audit_log
 from harmofl.deployment.following import Follower, client_context
 from harmofl.deployment.joining import install_certificate, make_own_request
 from harmofl.deployment.kits import ServerKit, SiteKit
-from harmofl.deployment.provisioning import make_federation, make_kits
+from harmofl.deployment.provisioning import add_site, make_federation, make_kits, remove_site
 from harmofl.deployment.reading import ReadersServer
 from harmofl.deployment.revoking import revoke
 from harmofl.errors import UsageError
@@ -103,6 +103,22 @@ def test_a_revoked_reader_sees_nothing_more(kits: Path, runs: Path) -> None:
         assert get(here)[0] == 200
         revoke(kits / "server", READER)
         assert get(here)[0] == 502
+
+
+def test_a_revoked_key_sees_nothing_when_the_site_comes_back_with_another(kits: Path, runs: Path) -> None:
+    if site(kits, READER).federation.engine == "nvflare":
+        pytest.skip("with NVIDIA FLARE no site comes back under a revoked name")
+    stolen = SiteKit.open(shutil.copytree(kits / "sites" / READER, kits / "stolen"))
+    revoke(kits / "server", READER)
+    remove_site(kits, READER)
+    add_site(kits, READER)
+    accepted = accept(kits, make_own_request(site(kits, READER)).path, lambda site, number: True)
+    install_certificate(site(kits, READER), accepted.certificate)
+    with serving(watching(kits, runs)) as port:
+        with serving(Follower(site(kits, READER), port)) as here:
+            assert get(here)[0] == 200
+        with serving(Follower(stolen, port)) as there:
+            assert get(there)[0] == 502
 
 
 def test_who_has_no_certificate_or_is_too_slow_gets_nothing(kits: Path, runs: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hospital import RUN, SITE, Hospital
 from loopback import ONE, OPEN, looped, make_kits
 from typer.testing import CliRunner
@@ -104,6 +105,31 @@ def test_neither_a_later_round_nor_an_empty_request_lets_a_server_leap(tmp_path:
         assert not reply.metrics
 
 
+@pytest.mark.parametrize(("participation", "allowed"), [(1.0, "0.8"), (0.5, "1.13")])
+def test_a_first_request_in_a_later_round_may_leap_only_where_not_all_are_asked(
+    tmp_path: Path, images: Path, participation: float, allowed: str
+) -> None:
+    """At 1.13 of its length a layer can be emptied, and the trap of `harmofl privacy --crafted` is set at once."""
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, training__rounds=100, federation__participation=participation)
+    state = first_model(settings)
+    name = next(name for name in weights_in(state) if state[name].ndim > 1)
+    reply = hospital.ask("train", 3, settings, state | {name: -0.2 * state[name]})
+    assert f"{name} of the global model has moved by 1.2" in reply.error
+    assert f"allows {allowed} " in reply.error
+    emptied = hospital.ask("train", 3, settings, state | {name: torch.zeros_like(state[name])})
+    assert bool(emptied.error) == (participation == 1)
+
+
+def test_a_site_that_was_not_drawn_in_the_first_round_scores_its_model(tmp_path: Path, images: Path) -> None:
+    hospital = Hospital(tmp_path, images, Policy(approval="none"))
+    settings = wanted(data__size=32, federation__participation=0.5)
+    state = first_model(settings)
+    near = state | {name: 1.1 * state[name] for name in weights_in(state)}
+    assert not hospital.ask("evaluate", 1, settings, near).error
+    assert not hospital.ask("train", 2, settings, near).error
+
+
 def test_the_selected_model_is_scored_again_however_far_training_went_on(tmp_path: Path, images: Path) -> None:
     hospital = Hospital(tmp_path, images, Policy(approval="none"))
     settings = wanted(data__size=32, training__rounds=4)
@@ -198,6 +224,22 @@ def test_images_and_batches_that_fit_in_no_memory_are_refused_before_the_model_i
         error = hospital.ask(kind, 0 if kind == "describe" else 1, wanted(**wide), state={}).error
         assert "images of" in error
         assert "MB of memory or more, and there are 16000 here (largest_memory_mb in its site.toml)" in error
+
+
+@pytest.mark.parametrize("norm", ["group", "instance"])
+def test_a_step_that_would_fail_at_its_end_is_refused_for_the_memory_before(norm: str) -> None:
+    """Instance norm refuses the single voxel that nine halvings leave, when all levels above it are in memory."""
+    levels = [[2, 2, 2]] * 3 + [[1, 2, 2]] * 6
+    changes = {
+        "data__dimensions": 3,
+        "data__patch": [8, 512, 512],
+        "model__network": "dynunet",
+        "model__strides": levels,
+    }
+    settings = wanted(**changes, model__norm=norm, model__features=4, training__batch_size=64)
+    _, method = resolve(file=settings_to_send(settings))
+    with pytest.raises(RefusalError, match="training on 64 images of 8 × 512 × 512"):
+        refuse_what_cannot_fit(settings, method, 2048 * MEGABYTE, 8_000 * MEGABYTE)
 
 
 def test_a_hospital_may_allow_less_memory_than_it_has(tmp_path: Path, images: Path) -> None:

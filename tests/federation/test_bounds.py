@@ -14,7 +14,7 @@ from harmofl.federation.messages import Reply, Request
 from harmofl.methods.aggregation import start_aggregation
 from harmofl.methods.bound import Bound
 from harmofl.methods.channel import Combining
-from harmofl.methods.server_rules import Average
+from harmofl.methods.server_rules import Average, NormalizedAverage, ServerRule
 from harmofl.runs.finished import read_run
 from harmofl.settings.schema import FederationSettings
 from harmofl.states import State
@@ -29,8 +29,8 @@ def answer(site: str, *moves: float, mean: float = 1.0, num_examples: int = 8, *
     return Reply(site, state=state, sent=tensors, num_examples=num_examples, num_steps=1)
 
 
-def combine(*replies: Reply, **settings: Any) -> tuple[State, bounds.Verdict]:
-    aggregation = start_aggregation(Average(), START, trainable=["w"])
+def combine(*replies: Reply, rule: ServerRule | None = None, **settings: Any) -> tuple[State, bounds.Verdict]:
+    aggregation = start_aggregation(rule or Average(), START, trainable=["w"])
     limited = BoundedRound(aggregation, Combining({}, {}, len(replies)), FederationSettings(**settings), 0.0)
     for reply in replies:
         limited.add(reply)
@@ -60,6 +60,17 @@ def test_an_outlier_is_left_out_and_named() -> None:
     assert "an outlier: its update moves the weights 333 times as far as the median" in verdict.left_out["C"]
 
 
+def test_updates_are_compared_as_the_rule_counts_them() -> None:
+    """FedNova divides by the steps: of who says that it made one of 100, the same update counts 100 times."""
+    honest = [dataclasses.replace(answer(site, 1, 0), num_steps=100) for site in "AB"]
+    liar = dataclasses.replace(answer("C", 2, 0), num_steps=1)
+    assert list(combine(*honest, liar, rule=NormalizedAverage())[1].left_out) == ["C"]
+    state, verdict = combine(*honest, liar, rule=NormalizedAverage(), clip_updates=200)
+    assert "200 times as far" in verdict.left_out["C"]
+    assert state["w"][0].item() == pytest.approx(2.0)
+    assert not combine(*honest, liar)[1].left_out
+
+
 def test_of_two_sites_nobody_is_the_outlier() -> None:
     state, verdict = combine(answer("A", 1, 0), answer("B", 1e6, 0))
     assert not verdict.left_out
@@ -81,6 +92,12 @@ def test_of_more_answers_than_memory_holds_the_first_are_added_up_early(monkeypa
     streamed, verdict = combine(*replies)
     assert all(torch.equal(held[name], streamed[name]) for name in START)
     assert not verdict.left_out
+
+
+def test_a_site_that_moves_what_most_sites_left_alone_is_left_out_and_named() -> None:
+    state, verdict = combine(answer("A", 1, 0, mean=0), answer("B", 1, 0, mean=0), answer("C", 1, 0, mean=1e30))
+    assert state["mean"].item() == 0
+    assert verdict.left_out == {"C": "an outlier: its update moves the buffers, which most sites left as they were"}
 
 
 Attack = Callable[[State, State], State]
@@ -162,3 +179,35 @@ def test_where_most_images_are_in_another_range_nobody_is_left_out() -> None:
     for site, mean in (("A", 3.0), ("B", 4.0), ("C", 0.5)):
         limited.add(Reply(site, sent={"harmonizer.mean": torch.tensor([mean])}, num_examples=8))
     assert not limited.finish().left_out
+
+
+def test_a_site_cannot_move_statistics_that_are_fixed(tmp_path: Path) -> None:
+    """FixBN's in the second half of the rounds: the median of the sites' changes is zero there."""
+
+    def change(request: Request, reply: Reply) -> Reply:
+        if request.kind != "train" or request.round == 1 or reply.site != SITES[-1]:
+            return reply
+        moved = {name: each + 1e6 for name, each in request.state.items() if name.endswith("running_mean")}
+        unchanged = [name for name in reply.notes.get("unchanged", ()) if name not in moved]
+        return dataclasses.replace(reply, state={**reply.state, **moved}, notes={"unchanged": unchanged})
+
+    serve(tmp_path / "run", change, method="fixbn", rounds=2)
+    found = [record for record in records(tmp_path / "run") if "error" in record]
+    assert [record["site"] for record in found] == [SITES[-1]]
+    assert "which most sites left as they were" in found[0]["error"]
+
+
+def test_a_run_outlives_a_site_that_says_it_made_endless_steps(tmp_path: Path) -> None:
+    """FedNova multiplies all updates with the mean number of steps."""
+
+    def change(request: Request, reply: Reply) -> Reply:
+        if request.kind != "train" or reply.site != SITES[-1]:
+            return reply
+        steps = 2**40
+        return dataclasses.replace(
+            reply, num_examples=steps * request.settings["training"]["batch_size"], num_steps=steps
+        )
+
+    serve(tmp_path / "run", change, method="fednova", rounds=3)
+    losses = [record["loss"] for record in records(tmp_path / "run") if record["phase"] == "val"]
+    assert max(losses) < 1

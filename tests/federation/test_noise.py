@@ -1,5 +1,6 @@
 """Noise: what a simulation repeats, and what only a hospital can."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_at_a_hospital_it_comes_from_a_key_that_only_its_owner_reads(tmp_path: P
     assert not torch.equal(first, draw(open_noise(None, here, "A", request(1, 1.0), "image")))  # another model, too
     assert (here / KEY).stat().st_mode & 0o777 == 0o600
     assert len((here / KEY).read_bytes()) == 32
+
+
+def test_nobody_else_can_read_the_key_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be killed right after the file has its name."""
+    modes: list[int] = []
+    usual = os.replace
+
+    def note(source: str, target: Path) -> None:
+        modes.append(os.stat(source).st_mode & 0o777)
+        usual(source, target)
+
+    monkeypatch.setattr(os, "replace", note)
+    open_noise(None, tmp_path, "A", request(), "image")
+    assert modes == [0o600]
 
 
 def test_a_damaged_key_is_an_error(tmp_path: Path) -> None:

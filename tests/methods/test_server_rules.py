@@ -213,3 +213,12 @@ def test_pooled_variances_of_sites_that_agree_are_never_below_zero() -> None:
     variances = aggregation.finish({}, 1.0)[0]["norm.running_var"]
     assert (variances >= 0).all()
     assert variances.max() < 1e-12
+
+
+def test_no_site_makes_the_normalized_step_longer_than_the_steps_of_all_others() -> None:
+    """Who says 2⁴⁰ steps says no more than who says four: the others made 1 + 3."""
+    aggregation = start_aggregation(NormalizedAverage(), {"w": torch.tensor(0.0)}, trainable=["w"])
+    for moved, steps in ((1.0, 1), (3.0, 3), (1.0, 2**40)):
+        aggregation.add({"w": torch.tensor(moved)}, 1.0, steps, 0.0)
+    state, _ = aggregation.finish({}, 1.0)
+    assert state["w"].item() == pytest.approx((1 + 3 + 4) / 3 * (1 / 1 + 3 / 3) / 3)  # mean steps · mean of wᵢ/aᵢ

@@ -64,7 +64,7 @@ def write_entry(path: Path, **entry: Any) -> None:
         values = {"time": time.strftime("%FT%TZ", time.gmtime()), **entry}
         previous = _last_digest(handle)
         line = {**values, "previous": previous, "digest": chain(values, previous)}
-        text = (json.dumps(line, ensure_ascii=False) + "\n").encode()
+        text = _to_line(line) + b"\n"
         if os.write(handle, text) < len(text):  # a disk takes what still fits, and only the next write fails
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(handle)
@@ -72,6 +72,11 @@ def write_entry(path: Path, **entry: Any) -> None:
         os.close(handle)
     if is_new:
         sync_folder(path.parent)
+
+
+def _to_line(entry: Entry) -> bytes:
+    """An entry as it stands in the log, and in no other way: one name twice would read otherwise to people."""
+    return json.dumps(entry, ensure_ascii=False).encode()
 
 
 def _last_digest(handle: int) -> str:
@@ -121,7 +126,7 @@ def verify(path: Path) -> Verified:
 def _read_entry(path: Path, number: int, text: bytes) -> dict[str, Any]:
     try:
         entry = parse_json(text, LONGEST_LINE)
-        if isinstance(entry, dict) and {"digest", "previous"} <= entry.keys():
+        if isinstance(entry, dict) and {"digest", "previous"} <= entry.keys() and _to_line(entry) == text:
             return entry
     except ValueError:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ MEGABYTE = 2**20
 CONTAINER = Path("/sys/fs/cgroup/memory.max")
 """Where Linux says how much memory a container, or a service, may use."""
 CANNOT = (RuntimeError, NotImplementedError, AssertionError, TypeError, ValueError)
-"""What a network of a plugin may raise that needs real tensors: nothing is known of it then."""
+"""What a network may raise that needs real tensors, or other images; of what comes behind, nothing is known then."""
 
 
 def build_shapes(settings: Settings, method: Method) -> Model | None:
@@ -42,7 +43,9 @@ def weights_bytes(network: nn.Module) -> int:
 
 
 def kept_bytes(network: nn.Module, images: Tensor) -> int:
-    """What a forward pass keeps for the backward pass, weights aside.
+    """What a forward pass keeps for the backward pass, weights aside; where it fails, what it keeps until then.
+
+    So the real one takes as much before it fails, as with instance norm on a single pixel.
 
     >>> with torch.device("meta"):
     ...     kept_bytes(nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReLU()), torch.empty(2, 1, 8, 8))  # 4 bytes a number
@@ -58,7 +61,7 @@ def kept_bytes(network: nn.Module, images: Tensor) -> int:
             kept[storage._cdata] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), suppress(*CANNOT):
         network.train()(images)
     return sum(kept.values())
 

@@ -199,7 +199,12 @@ class Participant:
     def _protocol(self, run: str, client: Client) -> RunProtocol:
         settings, policy = client.settings, self.kit.settings.policy
         return RunProtocol(
-            self.kit.state(run), policy, settings.training.rounds, self._initial, private=settings.privacy.is_on
+            self.kit.state(run),
+            policy,
+            settings.training.rounds,
+            self._initial,
+            private=settings.privacy.is_on,
+            drawn=settings.federation.participation < 1,
         )
 
     def _client_for(self, run: str, settings: Settings, method: Method) -> Client:

@@ -12,13 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cryptography.x509 import load_der_x509_certificate
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import Certificate, load_der_x509_certificate
 from cryptography.x509.oid import NameOID
 
 from harmofl.deployment.audit import Refusals, audit_log, write_entry
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.enrollment import Enrollment
 from harmofl.deployment.kits import ServerKit
+from harmofl.deployment.revocations import digest_of_key, key_digest
 from harmofl.errors import UsageError
 from harmofl.reporting.live_server import LiveServer
 
@@ -68,8 +70,9 @@ class ReadersServer(LiveServer):
         except (OSError, ValueError) as error:
             self._note(where, f"no reader's certificate ({getattr(error, 'reason', None) or type(error).__name__})")
             return None
-        name = common_name(secured)
-        reader = find_reader(self._kit.folder, name)
+        shown = load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+        name = common_name(shown)
+        reader = find_reader(self._kit.folder, name, shown)
         if reader is None:
             self._note(where, f"{name!r:.80} is no reader")
             self.shutdown_request(secured)
@@ -106,18 +109,28 @@ def server_context(folder: Path, enrollment: Enrollment) -> ssl.SSLContext:
     return context
 
 
-def common_name(secured: ssl.SSLSocket) -> str:
-    """Whom the other side's certificate names."""
-    certificate = load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+def common_name(certificate: Certificate) -> str:
+    """Whom a certificate names."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
 
 
-def find_reader(folder: Path, name: str) -> str | None:
+def find_reader(folder: Path, name: str, shown: Certificate) -> str | None:
     """The reader of that name in a certificate: named in server.toml, in the federation, and not revoked."""
     try:
         kit = ServerKit.open(folder)
     except (UsageError, OSError):
         return None
     called = enrollment_of(kit).common_name
-    return next((site for site in kit.settings.readers if site in kit.federation.sites and called(site) == name), None)
+    found = (site for site in kit.settings.readers if site in kit.federation.sites and called(site) == name)
+    return next((site for site in found if has_known_key(kit, site, shown)), None)
+
+
+def has_known_key(kit: ServerKit, site: str, shown: Certificate) -> bool:
+    """Whether a certificate is for the key by which the server knows a site, where it knows sites by keys.
+
+    A site that was revoked and came back has another one: the certificate of the first is valid until it expires.
+    """
+    files = find_engine(kit.federation.engine).server_files([site])
+    text = shown.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return all(key_digest(kit.folder / file) == digest_of_key(text) for file in files)

@@ -77,6 +77,11 @@ def add_revocation(folder: Path, site: str, key_files: Sequence[str], by: str, r
 def key_digest(path: Path) -> str:
     """The digest of a public key, whatever the comment beside it says; empty if there is none."""
     try:
-        return hashlib.sha256(b" ".join(path.read_bytes().split()[:2])).hexdigest()
+        return digest_of_key(path.read_bytes())
     except OSError:
         return ""
+
+
+def digest_of_key(text: bytes) -> str:
+    """The digest of a public key as OpenSSH writes it."""
+    return hashlib.sha256(b" ".join(text.split()[:2])).hexdigest()

@@ -52,6 +52,8 @@ class RunProtocol:
     """The weights that the run's seed gives."""
     private: bool = False
     """Whether noise hides what leaves: each answer to something else has other noise, and counts in ε."""
+    drawn: bool = False
+    """Whether only some sites are asked in each round, so that the first request may come in a later one."""
     _notes: dict[str, Any] = field(default_factory=dict)
 
     def check(self, request: Request) -> None:
@@ -74,7 +76,7 @@ class RunProtocol:
         weights = before | {name: tensor for name, tensor in request.state.items() if name in self.initial}
         name = short_name(weights)
         if name not in self._notes["weights"]:  # the selected model comes back, however far training went on
-            self._check_move(before, weights, request.round, since)
+            self._check_move(before, weights, request, since)
         model = short_name(request.state | request.combined)
         if request.kind == "train":
             self._count_training(request.round, start)
@@ -113,23 +115,30 @@ class RunProtocol:
         models.append(model)
         return True
 
-    def _check_move(self, before: State, weights: State, number: int, since: int | None) -> None:
+    def _check_move(self, before: State, weights: State, request: Request, since: int | None) -> None:
         """Refuse a leap since the round of the last request, or, without one, from the weights of the seed."""
         moved = distance(before, weights)
-        if since is None and number == 1 and not self.policy.initial_model:
+        if since is None and self.policy.initial_model:
+            return
+        if since is None and request.kind == "train" and request.round == 1:
             if moved > SAME:
                 raise RefusalError(
                     "the first model is not the one that the run's seed gives, and this hospital trains no other "
                     "(initial_model in its site.toml)"
                 )
             return
-        missed = min(max(1, number - (since or 0)), MOST_MISSED)  # before the first request, since the seed's weights
-        if since is None and self.policy.initial_model:
-            return
+        missed = min(self._count_missed(request, since), MOST_MISSED)
         self._refuse_leap("the global model", moved, "largest_move", missed)
         for name in sorted(weights.keys() & self.initial.keys()):
             moved = tensor_distance(before[name], weights[name], self.initial[name])
             self._refuse_leap(f"{name} of the global model", moved, "largest_tensor_move", missed)
+
+    def _count_missed(self, request: Request, since: int | None) -> int:
+        """Rounds for which the global model may have moved; a server could say any number in its first request."""
+        if since is not None:
+            return max(1, request.round - since)
+        trained = request.round - (request.kind == "train")  # what is trained from is the model of the round before
+        return trained if self.drawn else 1
 
     def _refuse_leap(self, what: str, moved: float, limit: str, missed: int) -> None:
         allowed = getattr(self.policy, limit) * math.sqrt(missed)

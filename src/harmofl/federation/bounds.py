@@ -141,7 +141,10 @@ class BoundedRound:
         }
         for name, tensor in reply.sent.items():
             parts.setdefault(_piece_of(name), []).append(tensor.double())
-        return {name: _norm(tensors) for name, tensors in parts.items() if tensors}
+        lengths = {name: _norm(tensors) for name, tensors in parts.items() if tensors}
+        if WEIGHTS in lengths:  # as the rule counts them: of a site that says fewer steps, each moves it farther
+            lengths[WEIGHTS] /= self.aggregation.rule.effective_steps(reply.num_steps, self.momentum)
+        return lengths
 
     def _medians(self) -> Lengths:
         """The median length of each part over the sites that have it, where there are enough and it is not zero."""
@@ -154,7 +157,7 @@ class BoundedRound:
 
     def _outliers(self) -> dict[str, str]:
         """Sites so far from all others that no honest training explains it; those added up already stay."""
-        reasons, medians = {}, self._medians()
+        reasons, medians = self._moved_alone(), self._medians()
         for site, lengths in self._lengths.items():
             for name, median in medians.items():
                 farthest, times = FARTHEST if name == WEIGHTS else FARTHEST_OTHERS, lengths.get(name, 0.0) / median
@@ -164,6 +167,14 @@ class BoundedRound:
                         f"(at most {farthest:g} is plausible)"
                     )
         return reasons
+
+    def _moved_alone(self) -> dict[str, str]:
+        """Sites that changed statistics which most others did not touch, such as fixed ones: no median is a measure."""
+        changed = {site: lengths[BUFFERS] for site, lengths in self._lengths.items() if BUFFERS in lengths}
+        if len(changed) < FEWEST_SITES or statistics.median(changed.values()) > 0:
+            return {}
+        moving = [site for site, length in changed.items() if length and site not in self._added]
+        return dict.fromkeys(moving, "an outlier: its update moves the buffers, which most sites left as they were")
 
     def _look_at_measurements(self, reply: Reply) -> None:
         for piece, bound in self.possible.items():

@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 
 from harmofl.data.images import seed_of
 from harmofl.federation.messages import Request
-from harmofl.files import write_whole
+from harmofl.files import PRIVATE, write_whole
 from harmofl.runs.store import checksum
 from harmofl.states import State, add_prefix
 
@@ -117,8 +117,7 @@ def open_noise(seed: int | None, folder: Path, site: str, request: Request, purp
 def _own_key(path: Path) -> bytes:
     """The site's key, made when there is none: nobody but its owner may read it."""
     if not path.exists():
-        write_whole(path, secrets.token_bytes(KEY_LENGTH))
-        path.chmod(0o600)
+        write_whole(path, secrets.token_bytes(KEY_LENGTH), PRIVATE)
     key = path.read_bytes()
     if len(key) != KEY_LENGTH:
         raise ValueError(f"{path.name}: {len(key)} bytes, not {KEY_LENGTH}; delete it, and another is made")

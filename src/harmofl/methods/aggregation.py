@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 
@@ -11,6 +12,9 @@ from torch import Tensor
 from harmofl.displays.profiling import timed
 from harmofl.methods.server_rules import ServerRule, Update
 from harmofl.states import State
+
+FEWEST_SITES = 3
+"""Of fewer, nobody can say which one counts too many steps."""
 
 
 def start_aggregation(
@@ -37,13 +41,30 @@ class Aggregation(ABC):
         self.trainable = frozenset(trainable) & state.keys()
         self.floating = [name for name, tensor in state.items() if tensor.is_floating_point()]
         self._largest: State = {}
+        self._counted: list[tuple[float, float]] = []
+        """Of each site its weight, and what its update is divided by."""
 
     def add(self, site_state: Mapping[str, Tensor], weight: float, num_steps: int, momentum: float) -> None:
         """Take one site's state, with its weight pᵢ before normalization."""
         for name in self.state.keys() - set(self.floating):
             largest = self._largest.get(name, site_state[name])
             self._largest[name] = torch.maximum(largest, site_state[name])
-        self.add_floating(site_state, weight, self.rule.effective_steps(num_steps, momentum))
+        steps = self.rule.effective_steps(num_steps, momentum)
+        self._counted.append((weight, steps))
+        self.add_floating(site_state, weight, steps)
+
+    def mean_steps(self) -> float:
+        """The mean Σ pᵢ aᵢ, in which no site counts more steps than all others together.
+
+        Every site's update is multiplied by it, and what a site says of its steps, nobody can check.
+        """
+        ordered = sorted(steps for _, steps in self._counted)
+        most = math.fsum(ordered[:-1]) if len(ordered) >= FEWEST_SITES else math.inf
+        total_steps, total_weight = 0.0, 0.0
+        for weight, steps in self._counted:  # not by sum(), whose last bit depends on Python's version
+            total_steps += weight * min(steps, most)
+            total_weight += weight
+        return total_steps / total_weight
 
     @abstractmethod
     def add_floating(self, site_state: Mapping[str, Tensor], weight: float, steps: float) -> None:
@@ -84,19 +105,20 @@ class StreamedSums(Aggregation):
         self._pooled = {name: mean for name, mean in (pooled or {}).items() if name in state and mean in state}
         self.sums = {name: torch.zeros_like(state[name], dtype=torch.float64) for name in self.floating}
         self._total_weight = 0.0
-        self._total_steps = 0.0
         self._total_share = 0.0
 
     def add_floating(self, site_state: Mapping[str, Tensor], weight: float, steps: float) -> None:
         """Add one site's entries to the sums."""
-        self._count(weight, steps)
+        self._add_shares(weight, steps)
         for name, total in self.sums.items():
             share = weight / steps if name in self.trainable else weight
             total.add_(self._summand(name, site_state), alpha=share)
 
     def count_site(self, weight: float, num_steps: int, momentum: float) -> None:
         """Count a site whose entries come in a sum, by `add_sums`."""
-        self._count(weight, self.rule.effective_steps(num_steps, momentum))
+        steps = self.rule.effective_steps(num_steps, momentum)
+        self._counted.append((weight, steps))
+        self._add_shares(weight, steps)
 
     def add_sums(self, sums: Mapping[str, Tensor], num_sites: int) -> None:
         """Add what several sites would have added; whole numbers, whose largest is not known, take their rounded mean.
@@ -111,9 +133,8 @@ class StreamedSums(Aggregation):
             else:
                 self._largest[name] = (total / num_sites).round()
 
-    def _count(self, weight: float, steps: float) -> None:
+    def _add_shares(self, weight: float, steps: float) -> None:
         self._total_weight += weight
-        self._total_steps += weight * steps
         self._total_share += weight / steps
 
     def targets(self) -> State:
@@ -129,7 +150,7 @@ class StreamedSums(Aggregation):
 
     def _rescale(self, name: str, mean: Tensor) -> Tensor:
         """θ + (Σ pᵢ aᵢ) · Σ pᵢ (θᵢ − θ)/aᵢ, from the mean of θᵢ/aᵢ."""
-        mean_steps = self._total_steps / self._total_weight
+        mean_steps = self.mean_steps()
         rest = 1 - mean_steps * self._total_share / self._total_weight
         return mean_steps * mean + rest * self.state[name].double()
 
@@ -141,7 +162,6 @@ class GatheredUpdates(Aggregation):
         super().__init__(rule, state, trainable)
         self._updates: list[Update] = []
         self._weights: list[float] = []
-        self._total_steps = 0.0
 
     def add_floating(self, site_state: Mapping[str, Tensor], weight: float, steps: float) -> None:
         """Keep one site's differences to the global state, its weights divided by its steps."""
@@ -150,12 +170,11 @@ class GatheredUpdates(Aggregation):
         buffers = {name: change for name, change in changes.items() if name not in self.trainable}
         self._updates.append(Update(weights, buffers))
         self._weights.append(weight)
-        self._total_steps += weight * steps
 
     def targets(self) -> State:
         """The global state with the combined update."""
         total = sum(self._weights)
         update = self.rule.combine(self._updates, [weight / total for weight in self._weights])
-        mean_steps = self._total_steps / total
+        mean_steps = self.mean_steps()
         changes = {name: mean_steps * change for name, change in update.weights.items()} | update.buffers
         return {name: self.state[name].double() + changes[name] for name in self.floating}
