@@ -20,6 +20,9 @@ class ImagesChosen:
     images: str
     """A folder, "synthetic hospitals", or "at the sites"."""
 
+    limit: int = 0
+    """At most so many images (slices, tiles) of each site that trains, as data.limit says; 0: all."""
+
 
 @dataclass(frozen=True)
 class ImagesRead:

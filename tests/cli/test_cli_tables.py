@@ -22,6 +22,20 @@ def test_scores_are_shown_in_percent_and_distances_in_their_unit(
     assert ["average", "0.5000", "75.00", "75.00", "3.50"] in rows
 
 
+def test_a_count_is_shown_as_a_whole_number_and_its_average_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    scores = {"A": {"images": 4.0, "distances_missing": 2.0}, "B": {"images": 2.0, "distances_missing": 1.0}}
+    show_scores(scores, "dice")
+    rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if row and row[0] in ("A", "B", "average")] == [
+        ["A", "4", "2"],
+        ["B", "2", "1"],
+        ["average", "1.5"],
+    ]
+
+
 def test_an_interrupt_before_anything_was_written_promises_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,17 @@ def test_plain_lines_tell_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_both_displays_say_once_that_a_preset_takes_only_some_images_of_a_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_live, _, output = live()
+    for watch in (PlainDisplay(), show_live):
+        watch(ImagesChosen("/images", limit=30))
+        watch(ImagesChosen("/images", limit=30))
+    expected = "Images: /images, at most 30 of each training site (data.limit)\n"
+    assert (capsys.readouterr().out, output.getvalue()) == (expected, expected)
+
+
 def test_plain_lines_tell_of_each_cell_once(capsys: pytest.CaptureFixture[str]) -> None:
     watch = PlainDisplay()
     for event in EXPERIMENT:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -349,6 +351,25 @@ def test_images_of_whole_numbers_are_refused(band: Band) -> None:
     for use in (layer, lambda images: layer.measure([images])):
         with pytest.raises(TypeError, match=r"floating-point numbers scaled to \[0, 1\], not torch\.uint8"):
             use(images)
+
+
+def test_a_loader_of_pairs_is_refused_with_the_way_to_measure_its_images() -> None:
+    loader: Any = [(torch.zeros(1, 1, 2, 2), torch.zeros(1))]
+    with pytest.raises(TypeError, match=r"not tuple: .* measure\(images for images, _ in loader\)"):
+        AmplitudeNormalization((1, 2, 2)).measure(loader)
+
+
+def test_a_layer_that_was_frozen_before_it_learned_says_what_is_missing() -> None:
+    layer = AmplitudeNormalization((1, 2, 2))
+    layer.freeze()
+    with pytest.raises(RuntimeError, match=r"no amplitude yet: call in train mode before eval\(\) and freeze\(\)"):
+        layer(torch.zeros(1, 1, 2, 2))
+
+
+def test_a_single_number_is_no_shape() -> None:
+    shape: Any = 224
+    with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), or .*, not 224"):
+        AmplitudeNormalization(shape)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8, 8, 8), (8,)])

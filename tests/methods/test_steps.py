@@ -12,7 +12,7 @@ from torch.optim import LBFGS, SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RMSp
 from toys import TwoWeights
 
 from harmofl import AmplitudeNormalization, PerturbedDescent
-from harmofl.methods.steps import descend
+from harmofl.methods.steps import Step, descend
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda weights: SGD(weights, lr=0.1),
@@ -242,6 +242,35 @@ def test_an_optimizer_that_needs_a_closure_and_sparse_gradients_are_refused() ->
             table, SGD(table.parameters(), lr=0.1), lambda: table(torch.tensor([1, 2])).square().sum()
         )
     assert torch.equal(table.weight, before)
+
+
+WRONG_LOSSES: dict[str, tuple[Callable[[Tensor], Any], type[Exception], str]] = {
+    "nothing": (
+        lambda loss: None,
+        TypeError,
+        "compute_loss must return the loss, a tensor of one number, not NoneType",
+    ),
+    "a number": (lambda loss: loss.item(), TypeError, "a tensor of one number, not float"),
+    "a loss per image": (lambda loss: loss.expand(3), ValueError, r"one number, not of shape \(3,\)"),
+    "a detached loss": (lambda loss: loss.detach(), ValueError, r"without a gradient: .* the step calls backward\(\)"),
+}
+
+
+@pytest.mark.parametrize("step", [descend, PerturbedDescent(radius=0.05)])
+@pytest.mark.parametrize(("change", "error", "words"), WRONG_LOSSES.values(), ids=WRONG_LOSSES)
+def test_what_is_no_loss_is_refused_with_the_reason(
+    step: Step, change: Callable[[Tensor], Any], error: type[Exception], words: str
+) -> None:
+    network = small_network()
+    compute_loss = loss_of(network)
+    with pytest.raises(error, match=words):
+        step(network, SGD(network.parameters(), lr=0.1), lambda: change(compute_loss()))
+
+
+def test_the_optimizer_of_another_model_is_refused_as_it_would_train_nothing() -> None:
+    network, other = small_network(), small_network()
+    with pytest.raises(RuntimeError, match=r"none of the optimizer's weights a gradient: is it the optimizer of this"):
+        PerturbedDescent(radius=0.05)(network, SGD(other.parameters(), lr=0.1), loss_of(network))
 
 
 def test_dropout_repeats_its_mask_and_randomness_goes_on_as_after_one_pass() -> None:

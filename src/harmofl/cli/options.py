@@ -50,7 +50,9 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Changes initialization
 Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or cuda.", autocompletion=complete_device)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.", metavar="MODEL_DIR")]
-Site = Annotated[str | None, typer.Option("--site", help="Whose model, where each site has its own (FedBN, local).")]
+Site = Annotated[
+    str | None, typer.Option("--site", help="Whose model, where each site has its own (FreshBN, FedBN, local).")
+]
 PluginFiles = Annotated[
     list[Path],
     typer.Option(

@@ -138,8 +138,12 @@ def _score_called(name: str) -> Score:
 
 
 def _number(score: Score, value: float | None) -> str:
+    from harmofl.tasks.scorers import MISSING
+
     if value is None:
         return "–"
+    if score.name == MISSING:  # a count
+        return f"{value:.4g}"
     return f"{score.in_unit(value):.2f}" if score.unit else f"{value:.4f}"
 
 

@@ -1,4 +1,4 @@
-"""A manifest of the images that can be used, to train on those while the others are mended."""
+"""A manifest of the images that can be used, to train on those while the others are fixed."""
 
 from __future__ import annotations
 

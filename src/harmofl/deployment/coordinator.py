@@ -17,7 +17,7 @@ from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.deployment.run_settings import AskedDigests
 from harmofl.errors import RunError, UsageError
-from harmofl.events import ImagesChosen, SitesAwaited, Watch, ignore
+from harmofl.events import SitesAwaited, Watch, ignore
 from harmofl.federation.messages import Reply, Request, settings_to_send
 from harmofl.federation.participation import quorum
 from harmofl.federation.training import run_federation
@@ -27,6 +27,7 @@ from harmofl.plugins import load_plugins, plugins_in
 from harmofl.runs.folder import Record, RunFolder
 from harmofl.settings import Settings, Tree, flatten, read_toml, resolve
 from harmofl.settings.schema import AT_THE_SITES
+from harmofl.tasks.data_facts import announce_images
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ def run_over(
     names = wait_for_quorum(transport, expected, wanted, wait, watch)
     facts = DataFacts.read(RunFolder(out).data) if resume else ask_for_facts(options, wanted, transport, names)
     settings, method = options.resolve(facts.synthetic)
-    watch(ImagesChosen(settings.data.images_used))
+    announce_images(settings.data, watch)
     sites = RunSites(transport, facts.sites)
     return run_federation(settings, facts, method, out, resume, watch, transport=nullcontext(sites))
 

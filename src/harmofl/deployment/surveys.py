@@ -10,10 +10,11 @@ from harmofl.deployment.coordinator import NO_RUN, RunOptions, ask_for_facts, au
 from harmofl.deployment.engine import find_engine
 from harmofl.deployment.kits import ServerKit
 from harmofl.errors import RunError
-from harmofl.events import ImagesChosen, Watch, ignore
+from harmofl.events import Watch, ignore
 from harmofl.federation.messages import Request, settings_to_send
 from harmofl.federation.transports import Transport
 from harmofl.settings import Settings
+from harmofl.tasks.data_facts import announce_images
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def ask_for_surveys(
         names = wait_for_quorum(transport, kit.federation.sites, wanted, wait, watch)
         facts = ask_for_facts(options, wanted, transport, names)
         settings = facts.complete(options.resolve(facts.synthetic)[0])
-        watch(ImagesChosen(settings.data.images_used))
+        announce_images(settings.data, watch)
         asked = settings.with_values("data", spacing=None) if as_scanned else settings
         return settings, collect_surveys(asked, transport, facts.sites)
 

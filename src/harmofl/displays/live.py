@@ -11,7 +11,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from harmofl.displays.words import describe_cell, describe_early_stop, describe_round, describe_step, duration
+from harmofl.displays.words import (
+    describe_cell,
+    describe_early_stop,
+    describe_images,
+    describe_round,
+    describe_step,
+    duration,
+)
 from harmofl.events import (
     CellFinished,
     Event,
@@ -56,7 +63,7 @@ class LiveDisplay:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[str, TaskID] = {}
-        self._images: set[str] = set()
+        self._images: set[ImagesChosen] = set()
         self._run: RunStarted | None = None
         self._asked = 0
         self._answered = 0
@@ -67,9 +74,9 @@ class LiveDisplay:
         """Show what the event says."""
         match event:
             case ImagesChosen():
-                if event.images not in self._images:
-                    self._say(f"Images: {event.images}")
-                self._images.add(event.images)
+                if event not in self._images:
+                    self._say(describe_images(event))
+                self._images.add(event)
             case SiteLeftOut():
                 self._say(f"round {event.round}: {event.site} left out: {event.reason}", "yellow")
             case CellFinished():

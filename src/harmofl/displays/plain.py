@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harmofl.displays.words import describe_cell, describe_early_stop, describe_round, describe_step
+from harmofl.displays.words import describe_cell, describe_early_stop, describe_images, describe_round, describe_step
 from harmofl.events import (
     CellFinished,
     Event,
@@ -24,7 +24,7 @@ class PlainDisplay:
 
     def __init__(self) -> None:
         self._run: RunStarted | None = None
-        self._images: set[str] = set()
+        self._images: set[ImagesChosen] = set()
         self._experiment = ""
         self._last = ""
 
@@ -37,9 +37,9 @@ class PlainDisplay:
 
     def _heading(self, event: Event) -> str:
         match event:
-            case ImagesChosen() if event.images not in self._images:
-                self._images.add(event.images)
-                return f"Images: {event.images}"
+            case ImagesChosen() if event not in self._images:
+                self._images.add(event)
+                return describe_images(event)
             case RunStarted():
                 self._run = event
                 return f"{event.title} on {event.task}: {event.rounds} round{'' if event.rounds == 1 else 's'}"

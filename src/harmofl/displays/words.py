@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from harmofl.events import (
     CellFinished,
     Event,
+    ImagesChosen,
     ImagesRead,
     RoundFinished,
     RunStarted,
@@ -17,6 +18,16 @@ from harmofl.events import (
 
 MOST_NAMES = 10
 """Sites that a line names."""
+
+
+def describe_images(event: ImagesChosen) -> str:
+    """Which images are used, and whether they are only some of a folder's.
+
+    >>> describe_images(ImagesChosen("/images", limit=30))
+    'Images: /images, at most 30 of each training site (data.limit)'
+    """
+    limit = f", at most {event.limit} of each training site (data.limit)" if event.limit else ""
+    return f"Images: {event.images}{limit}"
 
 
 def describe_step(event: Event) -> str:

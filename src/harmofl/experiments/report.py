@@ -28,7 +28,7 @@ def write_report(folder: Path | str, reference: str | None = None) -> Path:
     require("reports", "a report")
     folder = Path(folder)
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder: name that of a run, of several runs or of an experiment")
+        raise UsageError(f"{folder} is not a folder: name that of a run, of several runs or of an experiment")
     page = folder / PAGE
     try:
         (report_experiment if is_experiment(folder) else _report_runs)(folder, page, reference)

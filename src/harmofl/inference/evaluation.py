@@ -93,7 +93,7 @@ def open_source(task: Task, settings: Settings, limited: Sequence[str], watch: W
         announce_images(settings.data, watch)
         return phantom, settings
     source = task.open_folder(settings.data, watch, limited)
-    announce_images(settings.data, watch)
+    announce_images(settings.data, watch, is_limited=not set(limited).isdisjoint(source.sites))
     check_for_scoring(source)
     return source, source.facts().complete(settings)
 

@@ -67,7 +67,9 @@ class AmplitudeNormalization(BandLayer):
             return images
         learns = self.training and not self.frozen
         if not learns and self.bias == 1:
-            raise RuntimeError("no amplitude yet: call in train mode first, or load or receive one")
+            raise RuntimeError(
+                "no amplitude yet: call in train mode before eval() and freeze(), or load or receive one"
+            )
         normalize = self._normalize_means if self.band == "dc" else self._normalize_spectrum
         return normalize(self._precise(images), learns).to(images.dtype)
 

@@ -99,10 +99,10 @@ class BandLayer(Harmonizer):
 
     def __init__(self, image_shape: ImageShape, band: Band, spacing: Sequence[float] | None) -> None:
         super().__init__()
-        if len(image_shape) not in (2, 3, 4):
+        if not isinstance(image_shape, Sequence) or len(image_shape) not in (2, 3, 4):
             raise ValueError(
                 "image_shape must be (channels, height, width), or have one or three spatial dimensions, not "
-                f"{tuple(image_shape)}"
+                f"{image_shape}"
             )
         self.image_shape: ImageShape = tuple(image_shape)
         self._spatial = tuple(range(1 - len(image_shape), 0))
@@ -215,6 +215,11 @@ def _check_spacing(spacing: Sequence[float] | None, num_dimensions: int) -> tupl
 
 def check_images(images: Tensor, image_shape: ImageShape, any_size: bool) -> None:
     """Raise an error for images that a layer made for a shape (C, *spatial) cannot take."""
+    if not isinstance(images, Tensor):
+        raise TypeError(
+            f"images must be a tensor, not {type(images).__name__}: of a loader of pairs, pass the images only, as in "
+            "measure(images for images, _ in loader)"
+        )
     if not images.is_floating_point():
         raise TypeError(f"images must be floating-point numbers scaled to [0, 1], not {images.dtype}")
     same_kind = images.ndim == len(image_shape) + 1 and images.shape[1] == image_shape[0]

@@ -41,6 +41,10 @@ def take_perturbed_gradient(
     random_state = _random_state(device)
     result = run_pass()
     moved = [weight for weight in weights if weight.grad is not None]
+    if not moved:
+        raise RuntimeError(
+            "the loss gave none of the optimizer's weights a gradient: is it the optimizer of this model?"
+        )
     with restoring(moved), buffers.as_they_were():
         ascend(moved)
         _set_random_state(device, random_state)

@@ -205,11 +205,25 @@ def _gradients(weights: Sequence[Tensor]) -> dict[Tensor, Tensor]:
     return {weight: weight.grad for weight in weights if weight.grad is not None}
 
 
+def check_loss(loss: Tensor) -> Tensor:
+    """Return a loss that a step can take the gradient of, or say what is wrong with it."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"compute_loss must return the loss, a tensor of one number, not {type(loss).__name__}")
+    if loss.numel() != 1:
+        raise ValueError(f"compute_loss must return a tensor of one number, not of shape {tuple(loss.shape)}")
+    if not loss.requires_grad:
+        raise ValueError(
+            "compute_loss returned a loss without a gradient: return the loss itself, not detached, and computed with "
+            "gradients enabled; the step calls backward()"
+        )
+    return loss
+
+
 def take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
     """Compute the loss and its gradient at the present weights; earlier gradients are dropped."""
     optimizer.zero_grad()
     with part("forward"):
-        loss = compute_loss()
+        loss = check_loss(compute_loss())
     with part("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
     torch.clear_autocast_cache()  # its copies are of weights that change now

@@ -143,7 +143,10 @@ def _problem(problem: Problem) -> Text:
 def _verdict(check: Check) -> str:
     fatal = sum(problem.fatal for problem in check.problems)
     if fatal:
-        return f"Training would fail: {_counted(fatal, 'problem')} must be mended first (marked ✗)."
+        return (
+            f"Training would fail: {_counted(fatal, 'problem')} must be fixed first (marked ✗); "
+            "--write-clean-manifest FILE lists the images that can be used."
+        )
     remarks = len(check.problems)
     worth = f" {_counted(remarks, 'remark')} worth reading (marked !)." if remarks else ""
     return f"Training would work: {_counted(len(check.sites), 'site')}, {_counted(check.images, 'image')}.{worth}"

@@ -216,8 +216,8 @@ class Page:
             f"The best, the median and the worst of the {self.num_images} test images of {self.title} in which there "
             "is anything to find, ranked by the Dice score averaged over the methods shown, so that none of them is "
             "favoured. Each method's mask with its Dice score in percent: light blue was found, orange is a false "
-            f"alarm, black was missed{another}. Methods that keep a model per hospital (FedBN, local) are shown with "
-            "the hospital's own."
+            f"alarm, black was missed{another}. Methods that keep a model per hospital (such as FreshBN "
+            "and FedBN) are shown with the hospital's own."
         )
 
     @property

@@ -14,9 +14,12 @@ from harmofl.settings.schema import AT_THE_SITES
 from harmofl.tasks.task import Source
 
 
-def announce_images(data: DataSettings, watch: Watch) -> None:
-    """Say first of all which images are used, so that nobody takes synthetic hospitals for their own."""
-    watch(ImagesChosen(data.images_used))
+def announce_images(data: DataSettings, watch: Watch, is_limited: bool = True) -> None:
+    """Say first of all which images are used, so that nobody takes synthetic hospitals, or a few images, for all.
+
+    `is_limited`: whether data.limit applies; it never does to synthetic hospitals.
+    """
+    watch(ImagesChosen(data.images_used, data.limit if is_limited and not data.is_synthetic else 0))
 
 
 @dataclass(frozen=True)

@@ -245,9 +245,9 @@ def test_a_missing_manifest_is_refused_with_an_example_and_advice(tmp_path: Path
     nuclei = tmp_path / "nuclei"
     (nuclei / "TNBC_NucleiSegmentation").mkdir(parents=True)
     for folder, words in {
-        data / "images": f"did you mean the folder {data}?",
-        tmp_path / "data": f"did you mean the folder {data}?",
-        nuclei: "looks like data for --task nuclei",
+        data / "images": f"did you mean the folder {data}? It should look like this:",
+        tmp_path / "data": f"did you mean the folder {data}? It should look like this:",
+        nuclei: "looks like data for --task nuclei. It should look like this:",
     }.items():
         with pytest.raises(UsageError, match=r"found no manifest\.csv") as error:
             list_samples(folder, "segmentation")

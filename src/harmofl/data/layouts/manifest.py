@@ -69,7 +69,8 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
     tree = open_tree(folder, NAME)
     if not os.path.isfile(folder / NAME):
         error = describe_missing(folder, NAME, SIGNS)
-        raise UsageError(f"{error}. It should look like this:\n{EXAMPLE[kind]}")
+        end = "" if str(error).endswith("?") else "."
+        raise UsageError(f"{error}{end} It should look like this:\n{EXAMPLE[kind]}")
     rows = list(_rows(Table(folder, NAME), kind))
     if not rows:
         raise UsageError(f"{folder / NAME}: names no image: there is nothing below its header")
