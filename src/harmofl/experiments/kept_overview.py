@@ -53,9 +53,11 @@ def _planned(results: Results) -> Mapping[str, int]:
 
 
 def _field(found: Mapping[str, MethodScores], results: Results, row: str, variations: Sequence[str]) -> str:
-    """The averages of a row under each variation that it is planned for; fewer seeds than the plan's are told."""
+    """The averages of a row, up to the last variation that it is planned for; fewer seeds than the plan's are told."""
     planned = _planned(results)
-    labels = [label for label in [f"{row}, {variation}" for variation in variations] or [row] if label in planned]
+    labels = [f"{row}, {variation}" for variation in variations] or [row]
+    while labels and labels[-1] not in planned:
+        labels.pop()
     texts = [f"{found[label].average:.2f}" if label in found else MISSING for label in labels]
     if not set(texts) - {MISSING}:
         return MISSING
