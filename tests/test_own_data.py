@@ -162,9 +162,10 @@ def test_the_first_line_says_which_images_are_used(folders: dict[str, Path], tmp
             f"--out={tmp_path / 'two'}",
         ]
     )
-    assert other.stdout.splitlines()[0] == f"Images: {folder}"
+    limited = f"Images: {folder}, at most 30 of each training site (data.limit)"
+    assert other.stdout.splitlines()[0] == limited
     scored = call(["evaluate", str(tmp_path / "one"), f"--data={folder}"])
-    assert scored.stdout.splitlines()[0] == f"Images: {folder}"
+    assert scored.stdout.splitlines()[0] == limited
 
 
 @pytest.mark.parametrize("change", [["--preset=paper", "--set=model.features=4"], ["--task=prostate"]])

@@ -211,7 +211,7 @@ def test_the_drift_stands_beside_the_terms_of_its_bound_where_they_were_measured
 def test_what_cannot_be_reported_is_said_in_words(
     tmp_path: Path, experiment: Path, two_runs: list[FinishedRun]
 ) -> None:
-    with pytest.raises(UsageError, match="nowhere is no folder"):
+    with pytest.raises(UsageError, match="nowhere is not a folder"):
         write_report(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"neither a finished run \(summary.json\) nor an experiment"):
