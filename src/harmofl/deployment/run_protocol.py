@@ -120,7 +120,7 @@ class RunProtocol:
         moved = distance(before, weights)
         if since is None and self.policy.initial_model:
             return
-        if since is None and request.kind == "train" and request.round == 1:
+        if since is None and request.round == 1 and (request.kind == "train" or not self.drawn):
             if moved > SAME:
                 raise RefusalError(
                     "the first model is not the one that the run's seed gives, and this hospital trains no other "
