@@ -39,6 +39,16 @@ def test_the_table_agrees_with_numbers_worked_out_by_hand(results_of: ResultsOf)
     assert [cell.best for cell in table.rows[1].cells] == [True, False, True, False, False]
 
 
+def test_a_line_of_a_variation_stands_beside_the_papers_average_of_its_method(results_of: ResultsOf) -> None:
+    varied = '[[variations]]\nname = "constant rate"\nsettings.training.learning_rate_schedule = "constant"\n'
+    scores = {"fedavg/constant-rate/seed-0": {"A": 0.9}, "harmofl/constant-rate/seed-0": {"A": 0.9}}
+    rows = results_table(results_of(scores, START + ROWS + varied + PAPER)).rows
+    assert [(row.title, row.cells[-1].text) for row in rows] == [
+        ("FedAvg, constant rate", "71.50 (2.25)"),
+        ("HarmoFL, constant rate", "–"),
+    ]
+
+
 def test_the_caption_tells_norm_hyperparameters_and_what_differs_from_the_defaults(results_of: ResultsOf) -> None:
     text = START + "[settings.training]\nrounds = 3\n" + ROWS + "settings.method.radius = 0.5\n"
     notes = results_table(results_of(SCORES, text)).notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ def results_table(results: Results) -> Table:
         caption=f"{experiment.plan.title}: {table.caption[0].lower()}{table.caption[1:]}, {kind}",
         notes=(*notes, *_missing_note(results)),
     )
-    return add_paper_averages(table, experiment.plan.paper) if experiment.plan.paper else table
+    rows = {cell.label: cell.row for cell in experiment.cells}
+    return add_paper_averages(table, experiment.plan.paper, rows) if experiment.plan.paper else table
 
 
 def unseen_notes(runs: Sequence[FinishedRun]) -> list[str]:
@@ -64,11 +65,12 @@ def _missing_note(results: Results) -> list[str]:
     return [f"Missing, {len(named)} of {len(results.experiment.cells)} cells: {'; '.join(named)}."]
 
 
-def add_paper_averages(table: Table, paper: Paper) -> Table:
-    """Add a column with the averages that the paper printed."""
+def add_paper_averages(table: Table, paper: Paper, rows_of: Mapping[str, str]) -> Table:
+    """Add a column with the averages that the paper printed. `rows_of`: the plan's row of each line, by its title."""
     column = Column("Paper's average", "std over sites", competes=False, explains_itself=False)
     averages = {row.title: row.cells[-1] for row in paper_table(paper).rows}
-    rows = [replace(row, cells=(*row.cells, averages.get(row.title, Number(math.nan)))) for row in table.rows]
+    printed = (averages.get(rows_of[row.title], Number(math.nan)) for row in table.rows)
+    rows = [replace(row, cells=(*row.cells, average)) for row, average in zip(table.rows, printed, strict=True)]
     note = f"Paper's average (std over sites): as published, {paper.source}; not from our runs."
     return replace(table, columns=(*table.columns, column), rows=tuple(rows), notes=(*table.notes, note))
 
