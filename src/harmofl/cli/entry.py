@@ -14,6 +14,7 @@ import typer
 from harmofl.cli import listings, models, overview, planning, runs, studies
 from harmofl.cli.data import data_app
 from harmofl.cli.deploy import deploy_app
+from harmofl.cli.interrupts import never_lose_interrupts
 from harmofl.errors import RunError, UsageError
 from harmofl.federation.lean_imports import import_lean
 from harmofl.files import FULL_OR_BROKEN, what_failed
@@ -44,6 +45,7 @@ _options = {"debug": False}
 def main() -> None:
     """Run a command; every expected problem is one line on stderr and an exit code."""
     replace_unknown_characters()
+    never_lose_interrupts()
     import_lean()
     try:
         app()

@@ -1,12 +1,31 @@
-"""What is said when a command is stopped."""
+"""What happens when a command is stopped with Ctrl-C: it ends, and says how to go on."""
 
 from __future__ import annotations
 
+import _thread
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+AGAIN_AFTER = 0.05
+"""Seconds: long enough to leave the callback in which an interrupt was lost."""
+
+
+def never_lose_interrupts() -> None:
+    """Interrupt again where Python lost a Ctrl-C, as it does in callbacks: finalizers, weak references, locks."""
+    usual = sys.unraisablehook
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is KeyboardInterrupt and not sys.is_finalizing():
+            # From another thread and later, as raised in here it would be lost again.
+            threading.Timer(AGAIN_AFTER, _thread.interrupt_main).start()
+        else:
+            usual(lost)
+
+    sys.unraisablehook = hook
 
 
 @contextmanager
