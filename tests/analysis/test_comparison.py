@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from harmofl.analysis.comparison import Comparison
+from harmofl.analysis.comparison import Comparison, options_of
 from harmofl.analysis.hospital_surveys import surveys_of
 from harmofl.analysis.hospitals import Hospitals, embedding, harmonization, looks_at
 from harmofl.analysis.survey import Survey, Surveyed, survey_site
@@ -26,7 +26,7 @@ def kinds(comparison: Comparison) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("shift", "expected"), [(0.0, ["nothing"]), (0.3, ["harmonize"]), (1.0, ["harmonize", "statistics"])]
+    ("shift", "expected"), [(0.0, ["nothing"]), (0.3, ["statistics", "harmonize"]), (1.0, ["statistics", "harmonize"])]
 )
 def test_the_right_advice_for_synthetic_hospitals_that_differ_more_and_more(shift: float, expected: list[str]) -> None:
     comparison = compared("prostate", shift, images=24, sites=["BIDMC", "HK", "I2CVB", "ISBI_1.5"])
@@ -56,18 +56,20 @@ def survey(offset: float, contrast: float, counts: tuple[int, int] = (20, 20), s
     return survey_site("A", Surveyed(of, others=0, patients=count, classes=classes, colours=False, fewest=8))
 
 
-def test_brightness_alone_is_harmonized_away() -> None:
+def test_hospitals_that_differ_in_brightness_alone_keep_their_statistics_and_may_be_harmonized() -> None:
     surveys = {"A": survey(0.0, 1.0), "B": survey(0.2, 1.0, seed=1), "C": survey(0.4, 1.0, seed=2)}
     comparison = Comparison("classification", "classification", "", surveys)
-    assert kinds(comparison) == ["harmonize"]
+    assert kinds(comparison) == ["statistics", "harmonize"]
+    assert options_of(comparison.advice) == {"method": "freshbn"}
+    assert comparison.advice_for("instance") == []
     assert comparison.before is not None
     assert comparison.before.accuracy == 1.0
     assert "C has more brightness" in comparison.advice[0].reason
 
 
-def test_contrast_is_not() -> None:
+def test_hospitals_that_differ_in_contrast_alone_are_not_harmonized() -> None:
     both = {"A": survey(0.0, 1.0), "B": survey(0.2, 0.3, seed=1)}
-    assert kinds(Comparison("classification", "classification", "", both)) == ["harmonize", "statistics"]
+    assert kinds(Comparison("classification", "classification", "", both)) == ["statistics", "harmonize"]
     faint = {"A": survey(0.0, 1.0), "B": survey(0.0003, 0.3, seed=1)}
     reason = Comparison("classification", "classification", "", faint).advice[0].reason
     assert "B has less contrast" in reason

@@ -122,6 +122,10 @@ def test_no_statistics_are_planned_for_norm_layers_that_keep_none() -> None:
         for name, half in zip("AB", halves, strict=True)
     }
     comparison = Comparison("prostate", "segmentation", "images", surveys)
-    for norm, expected in (("batch", "site"), ("instance", None)):
+    for norm, expected in (("batch", "freshbn"), ("instance", "fedavg")):
         settings, _ = resolve("prostate", "fedavg", "smoke", overrides={"model.norm": norm})
-        assert make_plan(settings, comparison).values.get("model.statistics") == expected
+        plan = make_plan(settings, comparison)
+        assert plan.values["method.name"] == expected
+        assert any("--method harmofl" in note for note in plan.notes) == (norm == "batch")
+        (reason,) = (step.reason for step in plan.steps if step.name == "method.name")
+        assert ("keep no statistics" in reason) == (norm == "instance")

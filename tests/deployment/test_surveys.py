@@ -65,8 +65,8 @@ def test_synthetic_sites_are_compared_from_the_command_line(tmp_path: Path, monk
         printed = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
         as_json = CliRunner().invoke(app, [*arguments, "--json"])
     assert printed.exit_code == 0, printed.output
-    assert "Harmonize the images." in printed.output
-    assert "harmofl deploy run --task prostate --method harmofl" in (tmp_path / "out" / "compare.html").read_text()
+    assert "Let each hospital estimate its own batch norm statistics." in printed.output
+    assert "harmofl deploy run --task prostate --method freshbn" in (tmp_path / "out" / "compare.html").read_text()
     assert json.loads(as_json.output) == json.loads((tmp_path / "out" / "compare.json").read_text())
 
 

@@ -22,11 +22,11 @@ def test_the_page_shows_every_hospital_the_advice_and_the_command(folder: Path, 
     comparison = harmofl.compare_data(
         "segmentation", data=folder, preset="smoke", out=tmp_path / "out", settings={"data.cache": str(tmp_path)}
     )
-    assert comparison.advice[0].kind == "harmonize"  # each site of the folder is brighter than the one before
+    assert comparison.advice[1].kind == "harmonize"  # each site of the folder is brighter than the one before
     document = open_page(tmp_path / "out" / PAGE, tmp_path / "profile")
     for site in ("site-0", "site-1", "site-2"):
         assert f'<th scope="row">{site}</th>' in document
-    assert "harmofl train --task segmentation --method harmofl --data" in document
+    assert "harmofl train --task segmentation --method freshbn --data" in document
     assert document.count("<svg") == 4  # samples, histograms, spectra, probes
     assert "40 × 40" in document
     numbers = json.loads((tmp_path / "out" / NUMBERS).read_text())
@@ -41,8 +41,8 @@ def test_the_command_prints_a_table_and_advice_or_json(folder: Path, tmp_path: P
     printed = runner.invoke(app, arguments)
     assert printed.exit_code == 0
     assert "site-2" in printed.output
-    assert "Harmonize the images." in printed.output
-    assert "--method harmofl" in printed.output
+    assert "Let each hospital estimate its own batch norm statistics." in printed.output
+    assert "--method freshbn" in printed.output
     as_json = runner.invoke(app, [*arguments, "--json"])
     assert list(json.loads(as_json.output)["sites"]) == ["site-0", "site-1", "site-2"]
 

@@ -24,7 +24,7 @@ def test_a_planned_training_of_volumes_runs_as_the_plan_says(tmp_path: Path) -> 
     assert settings.data.patch == plan.values["data.patch"]
     assert settings.model.strides == plan.values["model.strides"]
     assert settings.data.sites == ["BIDMC", "I2CVB"]
-    assert method.key == plan.values["method.name"] == "harmofl"
+    assert method.key == plan.values["method.name"] == "freshbn"
     summary = harmofl.train(config=tmp_path / "plan.toml", workers=1, out=tmp_path / "run")
     assert set(summary["test"]) >= {"BIDMC", "I2CVB"}
     words = (tmp_path / "plan.md").read_text(encoding="utf-8")

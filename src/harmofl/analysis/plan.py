@@ -35,6 +35,7 @@ FEW, MANY = 20, 200
 METHOD = "method.name"
 USUAL_METHOD = "fedavg"
 NO_REASON = "Nothing that the hospitals told asks for another method."
+NO_STATISTICS = "Hospitals look different, but these norm layers keep no statistics that would have to fit them."
 CHOSEN = "Your choice."
 HOUNSFIELD = -500.0
 """Lowest value of an image below which it is taken for CT."""
@@ -90,7 +91,7 @@ def make_plan(settings: Settings, comparison: Comparison) -> Plan:
     surveys = list(told.values())
     of_images = _plan_volumes if settings.data.dimensions == 3 else _plan_pictures
     steps = [*of_images(settings, surveys), _plan_augmentation(surveys), *_plan_method(settings, comparison)]
-    return Plan(settings, comparison, steps, _notes(comparison))
+    return Plan(settings, comparison, steps, _notes(settings, comparison))
 
 
 # --- volumes -------------------------------------------------------------------------------------------------------
@@ -236,16 +237,16 @@ def _plan_augmentation(surveys: Sequence[Survey]) -> Step:
 
 
 def _plan_method(settings: Settings, comparison: Comparison) -> list[Step]:
-    """The advice of the comparison, without statistics where the network's norm layers keep none."""
-    reasons = {name: each.reason for each in reversed(comparison.advice) for name in each.options}
-    options: Mapping[str, str] = options_of(comparison.advice)
-    if settings.model.norm != "batch":
-        options = {name: value for name, value in options.items() if name != "model.statistics"}
+    """The advice of the comparison, as far as the network's norm layers can follow it."""
+    advice = comparison.advice_for(settings.model.norm)
+    reasons = {name: each.reason for each in reversed(advice) for name in each.options}
+    options = options_of(advice)
     steps = [Step(METHOD if name == "method" else name, value, reasons[name]) for name, value in options.items()]
-    return steps if "method" in options else [Step(METHOD, USUAL_METHOD, NO_REASON), *steps]
+    reason = NO_REASON if advice == comparison.advice else NO_STATISTICS
+    return steps if "method" in options else [Step(METHOD, USUAL_METHOD, reason), *steps]
 
 
-def _notes(comparison: Comparison) -> list[str]:
+def _notes(settings: Settings, comparison: Comparison) -> list[str]:
     """What the plan does not decide."""
     surveys = comparison.surveys
     notes = [
@@ -253,7 +254,7 @@ def _notes(comparison: Comparison) -> list[str]:
         for site, survey in surveys.items()
         if survey.hidden
     ]
-    notes += [each.reason for each in comparison.advice if not each.options]
+    notes += [each.reason for each in comparison.advice_for(settings.model.norm) if not each.options]
     if any(survey.original and survey.original[0] < HOUNSFIELD for survey in surveys.values()):
         notes.append(
             "Some values lie below -500, as in CT: if these are Hounsfield units, choose a window for all hospitals, "

@@ -100,7 +100,8 @@ def write_comparison(out: Path, compared: Compared, watch: Watch = ignore) -> li
 
 def train_command(compared: Compared) -> str:
     """The command that follows the advice."""
-    settings, options = compared.settings, options_of(compared.comparison.advice)
+    settings = compared.settings
+    options = options_of(compared.comparison.advice_for(settings.model.norm))
     command = ["train"] if compared.images_here else ["deploy", "run"]
     parts = ["harmofl", *command, "--task", settings.task, "--method", options.pop("method", "fedavg")]
     if settings.data.folder and compared.images_here:
@@ -109,8 +110,6 @@ def train_command(compared: Compared) -> str:
         parts += ["--preset", settings.preset]
     if settings.data.dimensions == 3:
         parts += ["--set", "data.dimensions=3"]
-    if settings.model.norm != "batch":
-        options.pop("model.statistics", None)  # such norm layers keep none
     for name, value in options.items():
         parts += ["--set", f"{name}={value}"]
     return shlex.join([*parts, "--out", "runs/first"])
