@@ -66,6 +66,19 @@ def test_gradients_of_the_personal_model_are_clipped_too() -> None:
     assert model.network.x.item() == pytest.approx(2.9)
 
 
+def test_what_a_hook_opens_before_a_personal_step_it_closes_after_it() -> None:
+    """As the profile of a run measures steps."""
+    model = Model(Harmonizer(), Point(3.0))  # type: ignore[arg-type]
+    optimizer = build_optimizer(model.network, TrainingSettings(), 1)
+    seen: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("opened"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("closed"))
+    start = [weight.detach().clone() for weight in model.parameters()]
+    step = PersonalModel().start(LocalRound(1, model, start, 0.1, open_memories(ditto.pieces(), {}, {})["step"]))
+    step(model.network, optimizer, lambda: model.network.x.square())
+    assert seen == ["opened", "closed"] * 2
+
+
 def test_the_personal_model_is_used_once_there_is_one() -> None:
     model = Model(Harmonizer(), Point(3.0))  # type: ignore[arg-type]
     pieces = ditto.pieces()

@@ -75,9 +75,10 @@ class PersonalModel(RoundStep):
 
 
 def _another(optimizer: Optimizer, network: nn.Module) -> Optimizer:
-    """An optimizer of the same class, settings and hooks, by which gradients are clipped, but without history."""
+    """An optimizer of the same class, settings and hooks, which clip and measure, but without history."""
     other = type(optimizer)(network.parameters(), **optimizer.defaults)
     other._optimizer_step_pre_hooks.update(optimizer._optimizer_step_pre_hooks)
+    other._optimizer_step_post_hooks.update(optimizer._optimizer_step_post_hooks)
     return other
 
 
