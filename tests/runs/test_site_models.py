@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ def test_fedbn_meets_a_new_hospital_with_its_own_statistics(tmp_path: Path) -> N
     own = open_model(model_folder, "site-0").model
     (known,) = models_for(model_folder, "site-0", images, settings).models
     assert all(torch.equal(known.state_dict()[name], tensor) for name, tensor in own.state_dict().items())
+
+
+def test_a_model_that_lies_at_its_hospital_is_missed_by_name(tmp_path: Path) -> None:
+    """As at the server of a federation of machines, which has the description only."""
+    folder = segmentation_folder(tmp_path / "data", sites=3)
+    train_without_a_site(folder, tmp_path / "run", "freshbn")
+    shutil.rmtree(tmp_path / "run" / "model" / "sites")
+    with pytest.raises(harmofl.UsageError, match=r"the model of site-0 is not here.*each hospital has its own"):
+        harmofl.adapt(tmp_path / "run", folder / "site-2", out=tmp_path / "theirs", min_images=2)
 
 
 def test_local_models_meet_a_new_hospital_together(tmp_path: Path) -> None:

@@ -205,7 +205,13 @@ def _folder_of_site(folder: Path, description: dict[str, Any], site: str | None)
             f"{folder} holds one model per site: choose one with site (--site): {sites}; for a hospital that took no "
             "part, `harmofl adapt` makes one from its unlabelled images"
         )
-    return folder / "sites" / site
+    own = folder / "sites" / site
+    if not own.is_dir():
+        raise UsageError(
+            f"{folder}: the model of {site} is not here. In a federation of machines each hospital has its own, in "
+            "models/ of its folder: take one of those"
+        )
+    return own
 
 
 def start_from(network: nn.Module, folder: Path) -> None:
