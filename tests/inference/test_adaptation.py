@@ -62,6 +62,20 @@ def test_labels_are_not_read(trained: Path, tmp_path: Path) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_images_of_several_hospitals_are_told_apart_by_a_warning(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = bright_images(tmp_path / "new", 16)
+    rows = [{"site": "B" if number % 2 else "A", "image": f"{number}.png"} for number in range(16)]
+    write_manifest(folder, rows)
+    harmofl.adapt(trained / "fedavg", folder, out=tmp_path / "both")
+    assert "names 2 sites (A, B): statistics of all their images together fit none" in caplog.text
+    caplog.clear()
+    write_manifest(folder, rows[::2])
+    assert harmofl.adapt(trained / "fedavg", folder / "manifest.csv", out=tmp_path / "one").images == 8
+    assert caplog.text == ""
+
+
 def test_where_sites_keep_layers_their_mean_is_adapted(trained: Path, tmp_path: Path) -> None:
     harmofl.adapt(trained / "fedbn", bright_images(tmp_path / "new"), out=tmp_path / "model")
     assert harmofl.load_model(tmp_path / "model")(torch.rand(1, 3, 32, 32)).shape == (1, 2, 32, 32)

@@ -6,6 +6,7 @@ The harmonizer measures them, if it holds something of each site's own; batch no
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -21,7 +22,7 @@ from harmofl.devices import check_device, choose_device, threads, to_device
 from harmofl.errors import UsageError
 from harmofl.events import StepDone, Watch, ignore
 from harmofl.files import write_whole
-from harmofl.inference.inputs import Input, find_inputs
+from harmofl.inference.inputs import Input, find_inputs, sites_in
 from harmofl.inference.prediction import read_input
 from harmofl.inference.volume_windows import open_windows
 from harmofl.methods.adaptations import pool_statistics
@@ -31,6 +32,8 @@ from harmofl.methods.sharing import running_statistics
 from harmofl.runs.model_folder import TrainedModel, has_one_model, open_model, read_description, write_weights
 from harmofl.runs.site_models import mean_model, shared_entries
 from harmofl.states import State, snapshot
+
+logger = logging.getLogger(__name__)
 
 FEWEST_IMAGES = 8
 """Statistics of fewer images say more about those patients than about the hospital."""
@@ -121,6 +124,14 @@ def _choose_model(folder: Path, site: str | None, method: Method | None) -> Trai
 def _find_images(data: Path, out: Path) -> list[Input]:
     """The images of a folder: those its manifest names, or all that are found."""
     named = data / MANIFEST if (data / MANIFEST).is_file() else data
+    if named.is_file() and named.suffix.lower() == ".csv" and len(sites := sites_in(named)) > 1:
+        logger.warning(
+            "%s names %d sites (%s): statistics of all their images together fit none of them. --data may be the "
+            "folder of one hospital, or a table of its images alone",
+            named,
+            len(sites),
+            ", ".join(map(printable, sites)),
+        )
     return [each for each in find_inputs([named], out) if not each.left_out]
 
 

@@ -111,19 +111,30 @@ def _meant(named: str, out: Path) -> Sequence[Input]:
 
 def _in_table(table: Path) -> Iterator[Input]:
     """The images of a table with a column `image`, or columns such as `image_t2` and `image_adc` for channels."""
-    read = Table(table.parent, table.name)
-    delimiter = read.delimiter(lambda name: name == "image" or name.startswith("image_"))
-    header = read.header(delimiter)
-    columns = image_columns(header)
-    read.require(columns, header)
-    rows = read.rows(delimiter)
-    next(rows)
-    for line, row in rows:
-        values = dict(zip(header, (value.strip().replace("\\", "/") for value in row), strict=False))  # as in training
-        paths = [table.parent / values.get(name, "") for name in columns]
+    for line, values in _rows_of(table):
+        paths = [
+            table.parent / values[name].replace("\\", "/") for name in image_columns([*values])
+        ]  # as training does
         missing = [f"no such file: {path}" for path in paths if path == table.parent or not path.exists()]
         error = f"line {line} of {table.name}: {missing[0]}" if missing else ""
         yield Input(str(paths[0]), paths[0], error, more=tuple(paths[1:]))
+
+
+def sites_in(table: Path) -> list[str]:
+    """The hospitals that a table of images names, in a column `site`."""
+    return sorted({values.get("site", "") for _, values in _rows_of(table)} - {""})
+
+
+def _rows_of(table: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The lines of a table of images, by their numbers; the last columns of a short line are empty."""
+    read = Table(table.parent, table.name)
+    delimiter = read.delimiter(lambda name: name == "image" or name.startswith("image_"))
+    header = read.header(delimiter)
+    read.require(image_columns(header), header)
+    rows = read.rows(delimiter)
+    next(rows)
+    for line, row in rows:
+        yield line, dict.fromkeys(header, "") | dict(zip(header, (value.strip() for value in row), strict=False))
 
 
 def _or_error(inputs: list[Input], error: Input) -> list[Input]:
