@@ -224,7 +224,8 @@ def main() -> int:
     if not is_complete([each for each in needed if each.candidate not in lost], "screening on the tiles"):
         return 1
     screened, places = screen(scores)
-    print("Screening:", table(places, dict.fromkeys(screened, "goes on")), sep="\n\n", end="\n\n")
+    remarks = {each.name: "goes on" if each.name in screened else "two gained more" for each in places}
+    print("Screening:", table(places, remarks), sep="\n\n", end="\n\n")
     if not is_complete([each for each in missing if each.candidate in screened], "choice"):
         return 1
     chosen, places = choose({name: scores[name] for name in screened})
