@@ -135,6 +135,9 @@ def test_what_travels_is_read_back_and_nothing_else_is_taken_for_it() -> None:
         {"halves": [{"images": 3, "mean": [1.0], "covariance": [[1.0, 2.0]]}]},
         {"halves": [{"images": 3, "mean": [float("inf")], "covariance": [[1.0]]}]},
         {"hidden": "x" * 1000},
+        {"hidden": "\x1b[2J"},
+        {"balance": {"\x1b[2J": 0.5}},
+        {"balance": {"x" * 1000: 0.5}},
     ):
         assert read_survey(told | change) is None, change
     assert read_survey([]) is None

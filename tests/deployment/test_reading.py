@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import HTTPServer
@@ -23,6 +24,7 @@ from harmofl.deployment.provisioning import add_site, make_federation, make_kits
 from harmofl.deployment.reading import ReadersServer
 from harmofl.deployment.revoking import revoke
 from harmofl.errors import UsageError
+from harmofl.reporting import live_server
 from runs import train
 
 READER, OTHER = "Aachen.1", "Boston"  # FLARE calls the first otherwise
@@ -72,6 +74,16 @@ def get(port: int, path: str = "/", method: str = "GET") -> tuple[int, str]:
     body = answer.read().decode(errors="replace")
     connection.close()
     return answer.status, body
+
+
+def test_what_a_page_may_do_at_a_site_is_not_the_servers_to_say(
+    kits: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = live_server.POLICY
+    monkeypatch.setattr(live_server, "POLICY", "default-src *")
+    with serving(watching(kits, runs)) as port, serving(Follower(site(kits, READER), port)) as here:
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{here}/", timeout=30)
+        assert answer.headers.get_all("Content-Security-Policy") == [own]
 
 
 def watching(kits: Path, runs: Path) -> ReadersServer:

@@ -9,6 +9,8 @@ import pytest
 from loopback import ONE, OPEN, Loopback, looped, make_kits
 
 from folders import segmentation_folder
+from harmofl import registry
+from harmofl.deployment.audit import audit_log, verify
 from harmofl.deployment.checking import check_consortium
 from harmofl.deployment.coordinator import RunOptions, coordinate
 from harmofl.deployment.kits import SITE, SiteKit, SiteSettings, write_part
@@ -19,11 +21,14 @@ from harmofl.errors import RunError, UsageError
 from harmofl.federation.messages import Reply, Request, decode_reply, encode, settings_to_send
 from harmofl.federation.secure.keys import KeyPair
 from harmofl.settings import resolve
+from harmofl.states import snapshot
 from runs import SITES, differences, records, tiny, train
 
 THREE = SITES[:3]
 RUN = "0123456789abcdef" * 2
 SECRET = "5e" * 32
+LAST = "\U0010ffff"
+"""A site whose name comes after all others."""
 
 
 def options(method: str = "fedavg", rounds: int = 1, **more: Any) -> RunOptions:
@@ -142,3 +147,28 @@ def test_the_hospitals_secret_must_be_there_and_long_enough(tmp_path: Path) -> N
     (folder / "common.key").write_text(SECRET)
     (finding,) = check_consortium(kit)
     assert finding.ok
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "\ud800", "A\nB: run, round 1, train: done"])
+def test_no_name_that_a_server_makes_up_breaks_the_audit_log_or_an_answer(tmp_path: Path, name: str) -> None:
+    _, sites = make_kits(tmp_path, {THREE[0]: "synthetic"}, ["histology"])
+    participant = Participant(sites[THREE[0]])
+    settings, method = resolve("histology", "fedavg", "smoke", overrides=tiny(federation__secure_aggregation=True))
+    model = snapshot(registry.tasks.find("histology").build_model(settings, method).network)
+    session = {"session": "s", "kind": "train"}
+
+    def asked(kind: str, **exchange: Any) -> Reply:
+        state = model if kind == "train" else {}
+        sent = Request(RUN, kind, 1, state, settings=settings_to_send(settings), exchange=session | exchange)  # type: ignore[arg-type]
+        return decode_reply(participant.answer(encode(sent)))
+
+    own = asked("keys").notes["secure"]
+    made_up = {key: KeyPair.make().public.hex() for key in ("mask_key", "share_key", "sign_key")}
+    others = [own | made_up, own | {key: KeyPair.make().public.hex() for key in made_up}]
+    asked("shares", roster={THREE[0]: own, name: others[0], LAST: others[1]})
+    reply = asked("train", shares={name: "00", LAST: "00"})
+    assert reply.error.startswith("the shares of ")
+    assert reply.error.isprintable()
+    assert len(reply.error) <= 500
+    assert not asked("keys").error
+    assert verify(audit_log(sites[THREE[0]].folder)).entries == 4

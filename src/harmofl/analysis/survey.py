@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
 from harmofl.analysis.appearance import RINGS, log_amplitudes, ring_means, statistics
@@ -33,6 +33,18 @@ SHARED = 3
 """Images that must have a number in common before it is told as it is; the same wherever a survey is made."""
 DIGITS = 6
 
+LONGEST_NAME = 100
+
+
+def check_plain(text: str) -> str:
+    """Words of another machine stand in tables and terminals: no control characters."""
+    if not text.isprintable():
+        raise ValueError("printable text")
+    return text
+
+
+Words = Annotated[str, Field(max_length=300), AfterValidator(check_plain)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(check_plain)]
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -68,9 +80,9 @@ class Survey(Part):
     patients: Count
     others: Count = 0
     """Validation and test images, of which nothing else is told."""
-    hidden: str = Field("", max_length=300)
+    hidden: Words = ""
     """Why there is nothing else."""
-    balance: dict[str, Share] = Field({}, max_length=1024)
+    balance: dict[Name, Share] = Field({}, max_length=1024)
     """The share of images of each class; in segmentation, of pixels of each class but background."""
     empty: Share | None = None
     """The share of images without anything in their mask."""

@@ -19,12 +19,15 @@ from harmofl.deployment.kits import SiteKit
 from harmofl.deployment.tls.address import Address
 from harmofl.deployment.tls.requests import read_private_key, to_pem
 from harmofl.errors import UsageError
+from harmofl.reporting.live_server import POLICY
 
 HOST = "127.0.0.1"
 PAGES = ("/", "/content", "/picture", "/sample")
 SECONDS = 30.0
 LARGEST = 2**26
-PASSED_ON = ("Content-Type", "Content-Security-Policy")
+PASSED_ON = ("Content-Type",)
+OWN = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+"""What a page of the server's may do in a browser here is not the server's to say."""
 
 
 class Follower(ThreadingHTTPServer):
@@ -98,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)
-        named = {"Content-Type": "text/plain; charset=utf-8", **headers, "Cache-Control": "no-store"}
+        named = {"Content-Type": "text/plain; charset=utf-8", **headers, **OWN, "Cache-Control": "no-store"}
         for name, value in {**named, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()

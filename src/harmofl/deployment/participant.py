@@ -124,7 +124,7 @@ class Participant:
     def _report(self, error: Exception) -> str:
         """Log an error in full at this site, its cause first; return what the server may know of it."""
         logger.error("%s: a request was not answered: %s", self.kit.name, name_cause(error), exc_info=error)
-        return summarize_error(error)
+        return to_plain_text(summarize_error(error))
 
     def _decode(self, data: bytes) -> Request:
         largest = self.kit.settings.largest_message_mb

@@ -130,6 +130,17 @@ def test_nothing_is_read_of_a_stranger(house: House, key: ec.EllipticCurvePrivat
     eventually(lambda: "no key that is known here" in house.noted)
 
 
+def test_a_session_of_before_is_not_taken_up_again(house: House) -> None:
+    """TLS 1.2 would, without asking for a key; in TLS 1.3 there is no ticket for it."""
+    context = client_context((house.folder / "tls" / "ca.crt").read_bytes(), SITE)
+    with context.wrap_socket(house.call(), server_hostname=HOST) as connection:
+        assert connection.version() == "TLSv1.3"
+        assert not (connection.session and connection.session.has_ticket)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        context.wrap_socket(house.call(), server_hostname=HOST)
+
+
 def test_keys_count_from_the_moment_they_are_written(house: House) -> None:
     house.let_in(SITE, STRANGER)
     assert house.ask(STRANGER) == "HTTP/1.1 200 OK"

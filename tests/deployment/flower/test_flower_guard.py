@@ -30,6 +30,12 @@ def signed(key: ec.EllipticCurvePrivateKey, time: str = "now") -> dict[str, str]
 def status(path: str, kind: str = "http", peer: ec.EllipticCurvePrivateKey | None = OWN, **headers: str) -> int:
     """What comes back; 200 if the request reached what stands behind the guard."""
     headers = {"flwr_public_key": named(OWN)} | headers
+    return status_of(path, [(name.replace("_", "-"), value) for name, value in headers.items()], kind, peer)
+
+
+def status_of(
+    path: str, headers: list[tuple[str, str]], kind: str = "http", peer: ec.EllipticCurvePrivateKey | None = OWN
+) -> int:
     sent: list[Any] = []
 
     async def behind(scope: Any, receive: Any, send: Any) -> None:
@@ -41,7 +47,7 @@ def status(path: str, kind: str = "http", peer: ec.EllipticCurvePrivateKey | Non
     async def receive() -> Any:
         raise AssertionError("a refused body is never read")
 
-    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    given = [(name.encode(), value.encode()) for name, value in headers]
     state = {PEER: None if peer is None else public_text(peer.public_key())}
     scope = {"type": kind, "path": path, "headers": given, "state": state}
     asyncio.run(Guard(behind, SECRET, lambda: KNOWN)(scope, receive, send))
@@ -75,6 +81,18 @@ def test_a_body_has_a_length_and_a_limit(length: int, expected: int) -> None:
 
 def test_a_body_without_a_length_is_refused() -> None:
     assert status("/v1/fleet/push-object", transfer_encoding="chunked") == 411
+    assert status("/v1/fleet/push-object", content_length="5", transfer_encoding="chunked") == 411
+
+
+def test_a_header_that_says_who_asks_stands_there_once() -> None:
+    """Of two, Flower reads the first and the guard the last: one site could ask in the name of another."""
+    stolen = [(name.replace("_", "-"), value) for name, value in signed(OTHER).items()]
+    own = [("flwr-public-key", named(OWN)), ("content-length", "10")]
+    assert status_of("/v1/fleet/pull-messages", own) == 200
+    assert status_of("/v1/fleet/pull-messages", stolen + own) == 400
+    for twice in ("flwr-timestamp", "flwr-signature", "content-length", CERTIFICATE.decode(), OPERATOR):
+        assert status_of("/v1/fleet/pull-messages", [*own, (twice, "1"), (twice, "2")]) == 400
+    assert status_of("/v1/fleet/pull-messages", [*own, ("accept", "a"), ("accept", "b")]) == 200
 
 
 def test_nothing_but_http_passes() -> None:

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from harmofl.federation.secure.fixed_point import decode, encode, is_plausible
 from harmofl.federation.secure.keys import KeyPair, make_signing_keys, sign
-from harmofl.federation.secure.roster import threshold_of
+from harmofl.federation.secure.masking import take_self_masks
+from harmofl.federation.secure.roster import Advert, prove, threshold_of
 from harmofl.federation.secure.session import FILE, SiteExchange
 from harmofl.federation.secure.unmasking import Unmasking
 
@@ -355,3 +357,27 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         (tmp_path / "A" / FILE).write_text(damaged)
         with pytest.raises(ValueError, match="what it remembers of secure sums is damaged"):
             party.advertise(FIRST)
+
+
+def other_spelling(public: str) -> str:
+    """The same X25519 key in other digits: the last bit means nothing (RFC 7748, section 5)."""
+    return (bytes.fromhex(public)[:-1] + bytes([bytes.fromhex(public)[-1] ^ 0x80])).hex()
+
+
+def test_a_hostile_site_that_repeats_anothers_key_does_not_make_masks_cancel(tmp_path: Path) -> None:
+    """C tells the key of A as its own, so that B would add and subtract the same mask, and only its own one be left."""
+    names, key = ["A", "B", "C"], b"a secret that the hostile site has, too"
+    parties = sites(tmp_path, names, key)
+    adverts = {name: party.advertise(FIRST) for name, party in parties.items()}
+    hostile = Advert.read(adverts["C"] | {"mask_key": other_spelling(adverts["A"]["mask_key"])})
+    told = vars(replace(hostile, proof=prove(hostile, FIRST, "C", key)))
+    roster = adverts | {"C": told}
+    path = tmp_path / "C" / FILE
+    notes = json.loads(path.read_text())
+    path.write_text(json.dumps({**notes, "session": notes["session"] | {"advert": told}}))
+    made = {name: party.share(FIRST, roster) for name, party in parties.items()}
+    row = encode(VALUES["B"], 3)
+    parties["B"].mask(FIRST, {name: made[name]["B"] for name in ("A", "C")}, MODEL, row)
+    session = json.loads((tmp_path / "B" / FILE).read_text())["session"]
+    take_self_masks(row, {"B": bytes.fromhex(session["seed"])}, bytes.fromhex(session["context"]))  # as all would help
+    assert not torch.equal(decode(row), VALUES["B"].double())

@@ -77,6 +77,7 @@ def server_context(keys: Keys, certificate: Path, private_key: Path) -> ssl.SSLC
 
     def make(anchors: bytes) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3  # before it, sessions are resumed in ways of their own
         context.load_cert_chain(certificate, private_key)
         context.verify_mode = ssl.CERT_REQUIRED
         context.num_tickets = 0  # a session that is resumed would not be asked again

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import re
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -29,7 +30,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Note = Callable[[str, str], None]
 Known = Callable[[], Mapping[bytes, ec.EllipticCurvePublicKey]]
-REFUSED = (401, 403, 413)
+REFUSED = (400, 401, 403, 413)
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = re.compile(r"/v1/fleet/[a-z-]+")
@@ -49,6 +50,9 @@ CERTIFICATE = b"x-harmofl-certificate"
 
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 """Flower's headers: a site's key, the time, and the time signed with the key."""
+
+ONCE = {OPERATOR.encode(), CERTIFICATE, PUBLIC_KEY, TIMESTAMP, SIGNATURE, b"content-length"}
+"""Headers that stand in a request once: of two, Flower would read the first, and this guard the last."""
 
 READ_WITHIN = 120.0
 """Seconds for a whole body."""
@@ -108,6 +112,8 @@ class Guard:
         if scope["type"] != "http":
             return 404
         headers = dict(scope["headers"])
+        if any(name in ONCE for name, times in Counter(name for name, _ in scope["headers"]).items() if times > 1):
+            return 400
         if not FLEET.fullmatch(scope["path"]):
             allowed = hmac.compare_digest(headers.get(OPERATOR.encode(), b""), self._key)
             return None if allowed else 404  # as if there were nothing
@@ -178,6 +184,6 @@ def whole_and_in_time(scope: Scope, receive: Receive) -> Receive:
 def body_refusal(headers: MutableMapping[bytes, bytes]) -> int | None:
     """Return the status that refuses a body of unknown length or one that is too large."""
     length = headers.get(b"content-length", b"")
-    if not length.isdigit():
+    if not length.isdigit() or b"transfer-encoding" in headers:  # in chunks, whatever length it states
         return 411
     return 413 if int(length) > LARGEST_BODY else None

@@ -8,7 +8,7 @@ from typing import Literal
 from harmofl.federation.secure.fixed_point import Words
 from harmofl.federation.secure.keys import KeyPair, agree, derive
 from harmofl.federation.secure.masks import apply_mask
-from harmofl.federation.secure.roster import Roster
+from harmofl.federation.secure.roster import Roster, to_bytes
 
 SELF, PAIR = b"harmofl self mask ", b"harmofl pair mask "
 
@@ -28,7 +28,7 @@ def add_masks(
     """
     apply_mask(words, derive(seed, SELF + context), 1)
     for other, public in others.items():
-        apply_mask(words, agree(mask_key, public, PAIR + context), _sign(site, other))
+        apply_mask(words, agree(mask_key, public, _pair(site, other, context)), _sign(site, other))
 
 
 def take_self_masks(total: Words, seeds: Mapping[str, bytes], context: bytes) -> None:
@@ -45,13 +45,22 @@ def take_pair_masks(
         for site in survivors:
             public = bytes.fromhex(roster.adverts[site].mask_key)
             sign: Literal[1, -1] = -1 if _sign(site, gone) == 1 else 1
-            apply_mask(total, agree(private, public, PAIR + context), sign)
+            apply_mask(total, agree(private, public, _pair(site, gone, context)), sign)
 
 
 def check_private_key(private: bytes, site: str, roster: Roster) -> None:
     """Raise ValueError unless a private key that was put together from shares is the one of this site."""
     if KeyPair.of(private).public.hex() != roster.adverts[site].mask_key:
         raise ValueError(f"the shares of the key of {site} do not belong together")
+
+
+def _pair(site: str, other: str, context: bytes) -> bytes:
+    """What the mask of two sites is for: their names, too.
+
+    A hostile site could repeat another's public key, in one of the ways to write it. Two masks of one key would then
+    cancel within a single site's numbers.
+    """
+    return PAIR + context + to_bytes(sorted((site, other)))
 
 
 def _sign(site: str, other: str) -> Literal[1, -1]:
