@@ -10,6 +10,7 @@ import pytest
 import typer
 
 import harmofl
+from chromium import open_page
 from harmofl.cli import app
 from harmofl.settings import setting_names
 
@@ -114,3 +115,26 @@ def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:
         '<p id="there"><a href="a.html#nowhere">1</a><img src="no.png"><a href="https://x">'
     )
     assert broken_links(tmp_path) == ["b.html: a.html#nowhere", "b.html: no.png", "b.html: https://x"]
+
+
+WIDE_TABLE = """<article role="main"><div class="table-wrapper" style="width: 300px">
+<table class="docutils"><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div></article>
+<script>
+  const box = document.querySelector('.table-wrapper');
+  box.scrollLeft = box.scrollTop = 200;
+  const place = (cell) => cell.getBoundingClientRect(), at = place(box);
+  document.body.dataset.moved = [
+    box.scrollLeft, box.scrollTop,
+    Math.abs(place(box.querySelector('tbody tr:last-child td')).left - at.left) < 5,
+    Math.abs(place(box.querySelector('th:last-child')).top - at.top) < 5,
+  ];
+</script>"""
+
+
+def test_methods_and_headings_of_a_long_and_wide_table_stay_in_sight(tmp_path: Path) -> None:
+    style = (ROOT / "docs" / "_site" / "static" / "harmofl.css").read_text()
+    heading = "".join(f"<th>hospital-{number}</th>" for number in range(9))
+    rows = "".join(f"<tr>{'<td>12.34 (0.56)</td>' * 9}</tr>" for _ in range(99))
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><style>{style}</style>{WIDE_TABLE.format(heading=heading, rows=rows)}")
+    assert 'data-moved="200,200,true,true"' in open_page(page, tmp_path / "profile")

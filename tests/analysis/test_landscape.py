@@ -187,8 +187,11 @@ def test_what_is_known_is_not_computed_again(
             landscape(folders, out, **(TINY | changes))
 
 
-def test_progress_counts_to_its_end(alone: Alone) -> None:
-    assert [step.done for step in alone.seen] == list(range(1, alone.seen[-1].total + 1))
+def test_progress_of_both_parts_of_the_work_counts_to_its_end(alone: Alone) -> None:
+    paths, planes = alone.seen[: len(SOME)], alone.seen[len(SOME) :]
+    assert {step.what.rpartition(" from ")[0] for step in paths} == {"training on"}
+    assert [(step.done, step.total) for step in paths] == [(number + 1, len(SOME)) for number in range(len(SOME))]
+    assert [step.done for step in planes] == list(range(1, planes[-1].total + 1))
     assert {step.what.rpartition(" at ")[2] for step in alone.seen} == set(SOME)
 
 

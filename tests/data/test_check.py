@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
+from rich.cells import cell_len
 from rich.console import Console
 
 from harmofl import registry
@@ -113,7 +115,7 @@ def only(found: Check) -> Problem:
 
 def printed(found: Check, width: int = 100) -> str:
     shown = io.StringIO()
-    Console(width=width, file=shown).print(*to_rich(found), sep="\n")
+    Console(width=width, file=shown).print(*to_rich(found, width), sep="\n")
     return shown.getvalue()
 
 
@@ -583,6 +585,23 @@ def test_the_table_fits_100_columns(masks: Folder) -> None:
     for word in ("images", "files", "patients", "size", "foreground", "empty", "train", "32×48"):
         assert word in text
     assert "…" not in re.sub(r"\d…\d", "", text)  # nothing is cut off
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_where_the_table_has_no_room_its_columns_stand_below_one_another_and_none_is_cut(
+    masks: Folder, width: int
+) -> None:
+    for number in range(20):
+        masks.add(
+            "東京大学医学部附属病院, pathology", f"{number}", np.ones((32, 48)), shape=(32, 48), patient=f"{number}"
+        )
+    found = masks.check()
+    deep = tuple(replace(row, intensity=(4369, 40921.5, 64764.2)) for row in found.rows)
+    text = printed(replace(found, rows=deep), width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert text.count("pathology") > 1
+    for word in ("images", "files", "patients", "size", "4369…64764", "40922", "foreground", "100.0 %", "empty"):
+        assert word in text
 
 
 def test_many_problems_of_one_kind_do_not_hide_the_others(either: Folder) -> None:

@@ -1,6 +1,7 @@
 """What people see while a run trains or an experiment runs."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -222,3 +223,26 @@ def test_of_many_steps_plain_lines_tell_about_twenty(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["  0 of 500: 0.png", "  25 of 500: 25.png"]
     assert len(lines) == 20
+
+
+def test_the_time_left_of_other_work_follows_from_the_steps_that_were_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moments = iter([0.0, 10.0, 100.0, 400.0, 5000.0])
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("harmofl.displays.pace.time", clock)
+    show_live, progress, _ = live()
+    display = PlainDisplay()
+    states = []
+    for done, total in ((1, 40), (2, 40), (20, 40), (21, 60), (1, 30)):
+        now = next(moments)
+        for watch in (show_live, display):
+            watch(StepDone(f"row {done}", done, total))
+        states.append(progress.tasks[0].fields["state"])
+    # 10 s for one, 38 to go; 100 s for 19, 20 to go; 400 s for 20, 39 to go as more was added; then other work begins
+    assert states == ["", "about 6 min left", "about 2 min left", "about 13 min left", ""]
+    assert capsys.readouterr().out.splitlines() == [
+        "  2 of 40: row 2, about 6 min left",
+        "  20 of 40: row 20, about 2 min left",
+        "  21 of 60: row 21, about 13 min left",
+    ]

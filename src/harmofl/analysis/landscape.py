@@ -86,9 +86,10 @@ def survey(runs: Sequence[LoadedRun], source: Source, options: Options, watch: W
     first = runs[0]
     sites = first.load_sites(source)
     options = fit_time(runs, options)
-    rows_per_site = 1 + 2 * options.points + DRIFT_POINTS
-    progress = Progress(len(runs) * len(sites) * rows_per_site, watch)
-    looks = [look_at(run, sites, options, progress) for run in runs]
+    grids = len(runs) * len(sites)
+    first_steps = Progress("training on from", grids, watch)
+    looks = [look_at(run, sites, options, first_steps) for run in runs]
+    progress = Progress("the loss around", grids * (2 * options.points + DRIFT_POINTS), watch)
     views = [*random_views(looks, options, progress), drift_view(looks, options, progress)]
     return Landscape(
         runs=tuple(run.label for run in runs),

@@ -61,10 +61,10 @@ class Look:
 
 
 class Progress:
-    """Reports how much of the work is done; a plane that grows adds to it."""
+    """Reports how much of one kind of work is done; a plane that grows adds to it."""
 
-    def __init__(self, total: int, watch: Watch) -> None:
-        self._done, self._total, self._watch = 0, total, watch
+    def __init__(self, what: str, total: int, watch: Watch) -> None:
+        self._what, self._done, self._total, self._watch = what, 0, total, watch
 
     def add(self, parts: int) -> None:
         """Expect more parts."""
@@ -73,7 +73,7 @@ class Progress:
     def step(self, run: str, site: str) -> None:
         """Report that one more part is done."""
         self._done += 1
-        self._watch(StepDone(f"the loss around {run} at {site}", self._done, self._total))
+        self._watch(StepDone(f"{self._what} {run} at {site}", self._done, self._total))
 
 
 def random_views(looks: Sequence[Look], options: Options, progress: Progress) -> Iterator[View]:

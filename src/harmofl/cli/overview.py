@@ -30,10 +30,10 @@ def runs(
     found = list_runs(folder)
     if compared:
         show_comparison(compare(found, compared), as_json)
-    else:
+    elif found or as_json:
         show_runs(found, as_json)
-        if not found and not as_json:
-            print(f"No run lies in {folder}.")
+    else:
+        print(f"No run lies in {folder}.")
 
 
 def watch(

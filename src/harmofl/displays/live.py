@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from harmofl.displays.pace import Pace
 from harmofl.displays.words import (
     describe_cell,
     describe_early_stop,
@@ -31,6 +32,7 @@ from harmofl.events import (
     RunStarted,
     SiteAnswered,
     SiteLeftOut,
+    StepDone,
 )
 
 STEP = "step"
@@ -69,6 +71,7 @@ class LiveDisplay:
         self._answered = 0
         self._seconds: list[float] = []
         self._state = ""
+        self._pace = Pace()
 
     def __call__(self, event: Event) -> None:
         """Show what the event says."""
@@ -135,7 +138,8 @@ class LiveDisplay:
         """A bar of its own for work outside of rounds."""
         if words := describe_step(event):
             done, total = getattr(event, "done", 0), getattr(event, "total", 1)
-            self._show(words, "", done, total, "", key=STEP)
+            left = self._pace.time_left(event) if isinstance(event, StepDone) else ""
+            self._show(words, "", done, total, left, key=STEP)
 
     def _show(self, title: str, unit: str, done: float, total: float, state: str, key: str = "") -> None:
         key, count = key or title, f"{unit} {done:.0f}/{total:.0f}".strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harmofl.displays.pace import Pace
 from harmofl.displays.words import describe_cell, describe_early_stop, describe_images, describe_round, describe_step
 from harmofl.events import (
     CellFinished,
@@ -27,6 +28,7 @@ class PlainDisplay:
         self._images: set[ImagesChosen] = set()
         self._experiment = ""
         self._last = ""
+        self._pace = Pace()
 
     def __call__(self, event: Event) -> None:
         """Print a line, unless the last one says the same."""
@@ -61,9 +63,15 @@ class PlainDisplay:
             case CellFinished():
                 return f"  {event.tried}/{event.total} {describe_cell(event)}"
             case StepDone() if event.total > MOST_STEPS:
-                return f"  {event.done} of {event.total}: {event.what}" if _is_told(event) else ""
+                return self._step(event)
         step = describe_step(event)
         return f"  {step}" if step else ""
+
+    def _step(self, step: StepDone) -> str:
+        left = self._pace.time_left(step)
+        if not _is_told(step):
+            return ""
+        return f"  {step.done} of {step.total}: {step.what}" + (f", {left}" if left else "")
 
 
 def _is_told(step: StepDone) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -21,33 +22,68 @@ MOST_CLASSES = 6
 MISSING = "–"
 CLASSES = "images per class"
 WIDEST_SIZE = 10
+NARROWEST_SITE = 20
 
 Cell = Callable[[Row], str]
 
 
-def to_rich(check: Check) -> list[RenderableType]:
-    """A table of sites and splits, every problem up to a number that can be read, and the verdict in words."""
-    return [_table(check), *_problems(check.problems), Text(_verdict(check), style="bold")]
+def to_rich(check: Check, width: int) -> list[RenderableType]:
+    """Tables of sites and splits, every problem up to a number that can be read, and the verdict in words.
+
+    There is one table, unless its columns have no room in lines of so many characters.
+    """
+    return [*_tables(check, width), *_problems(check.problems), Text(_verdict(check), style="bold")]
 
 
-def _table(check: Check) -> Table:
+def _tables(check: Check, width: int) -> Iterator[Table]:
+    columns = {heading: [cell(row) for row in check.rows] for heading, cell in _columns(check).items()}
+    widths = {heading: _width(heading, cells) for heading, cells in columns.items()}
+    site = max((cell_len(row.site) for row in check.rows), default=0)
+    room = width - len("| |train|") - min(NARROWEST_SITE, site)
+    groups = _groups(widths, room)
+    for number, group in enumerate(groups):
+        table = _table(check, {heading: columns[heading] for heading in group})
+        for column, heading in zip(table.columns[2:], group, strict=True):
+            column.no_wrap = heading != CLASSES and widths[heading] <= room
+        if number == 0:
+            table.title = Text(f"{check.folder} for {check.task}")
+        if check.limit and number == len(groups) - 1:
+            table.caption = Text(f"At most {check.limit:,} images of a site, as data.limit says.")
+        yield table
+
+
+def _width(heading: str, cells: Sequence[str]) -> int:
+    """What a column needs, with the line beside it; words may be broken."""
+    lines = [heading] if heading == CLASSES else [heading, *(line for cell in cells for line in cell.splitlines())]
+    return 1 + max(map(cell_len, lines))
+
+
+def _groups(widths: Mapping[str, int], room: int) -> list[list[str]]:
+    """Columns in their order, as many beside one another as there is room for."""
+    groups: list[list[str]] = []
+    left = 0
+    for heading, width in widths.items():
+        if not groups or width > left:
+            groups.append([])
+            left = room
+        groups[-1].append(heading)
+        left -= width
+    return groups
+
+
+def _table(check: Check, columns: Mapping[str, Sequence[str]]) -> Table:
+    """Sites, splits and some columns."""
     # Text, not str: rich would read [brackets] in a site's name as markup.
-    title = Text(f"{check.folder} for {check.task}")
-    shown = Table(title=title, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    if check.limit:
-        shown.caption = Text(f"At most {check.limit:,} images of a site, as data.limit says.")
-    shown.add_column("site", overflow="fold", min_width=min(20, max((len(row.site) for row in check.rows), default=8)))
-    shown.add_column("split", overflow="fold", min_width=len("train"))
-    columns = _columns(check)
+    shown = Table(title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    shown.add_column("site", overflow="fold")
+    shown.add_column("split", no_wrap=True)
     for heading in columns:
-        has_words = heading == CLASSES
-        shown.add_column(heading, justify="left" if has_words else "right", overflow="fold")
+        shown.add_column(heading, justify="left" if heading == CLASSES else "right", overflow="fold")
     before = ""
-    for row in check.rows:
+    for row, *cells in zip(check.rows, *columns.values(), strict=True):
         if before not in ("", row.site):
             shown.add_section()
-        cells = ["" if row.site == before else row.site, row.split, *(cell(row) for cell in columns.values())]
-        shown.add_row(*map(Text, cells))
+        shown.add_row(*map(Text, ("" if row.site == before else row.site, row.split, *cells)))
         before = row.site
     return shown
 
@@ -66,8 +102,10 @@ def _columns(check: Check) -> dict[str, Cell]:
     if any(row.spacing for row in rows):
         columns["mm"] = _spacing
     columns["ch."] = lambda row: _range(row.channels)
-    columns["values"] = lambda row: f"{row.intensity[0]:.4g}…{row.intensity[2]:.4g}" if row.intensity else MISSING
-    columns["mean"] = lambda row: f"{row.intensity[1]:.4g}" if row.intensity else MISSING
+    columns["values"] = lambda row: (
+        f"{_value(row.intensity[0])}…{_value(row.intensity[2])}" if row.intensity else MISSING
+    )
+    columns["mean"] = lambda row: _value(row.intensity[1]) if row.intensity else MISSING
     if check.kind == "classification":
         columns[CLASSES] = lambda row: _labels(row.labels)
     else:
@@ -81,6 +119,11 @@ def _range(limits: Range | tuple[str, str] | None) -> str:
         return MISSING
     low, high = limits
     return f"{low}" if low == high else f"{low}–{high}"
+
+
+def _value(number: float) -> str:
+    """An intensity, with four digits or all that are left of the point."""
+    return f"{number:.0f}" if 1000 <= abs(number) < 1e7 else f"{number:.4g}"
 
 
 def _size(row: Row) -> str:
