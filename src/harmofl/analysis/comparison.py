@@ -158,9 +158,9 @@ def advise_on_looks(comparison: Comparison) -> list[Advice]:
 def explain_harmonizing(after: Probe) -> str:
     """What the same mean for all images does, and for whom it is."""
     return (
-        "If all hospitals must use one and the same model: with the same mean for all images, as HarmoFL's amplitude "
-        f"normalization gives them, hospitals are told apart in {percent(after.accuracy)} of cases, so that averaged "
-        "statistics fit better (--method harmofl). In our results a hospital's own fit as well or better."
+        "If all hospitals must use one and the same model: HarmoFL's amplitude normalization gives all images the same "
+        "mean (--method harmofl), so that averaged statistics fit better. Hospitals are then told apart in "
+        f"{percent(after.accuracy)} of cases. In our results statistics of each hospital's own do as well or better."
     )
 
 
