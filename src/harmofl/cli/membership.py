@@ -176,10 +176,10 @@ def lock(
 
     For a hospital with another Python:  harmofl deploy lock --kits kits --site B --python 3.12
     """
-    from harmofl.deployment.locking import Target, lock_kits
+    from harmofl.deployment.locking import INSTALL, Target, lock_kits
 
     for path in lock_kits(kits, constraints, wheel, Target(platform, python), site):
-        print(f"{path}: pip install --require-hashes -r {path.name}")
+        print(f"{path}: {INSTALL}")
 
 
 def _say_what_to_copy(changed: list[Path]) -> None:

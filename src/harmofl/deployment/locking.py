@@ -31,9 +31,12 @@ from harmofl.files import write_whole
 from harmofl.version import __version__
 
 REQUIREMENTS = "requirements.txt"
+INSTALL = f"pip install --require-hashes --no-deps -r {REQUIREMENTS}"
+"""All packages are named, so that pip need not look for others. It would stumble where one wants another with an extra,
+as it does not see that the other is the one whose digest it has."""
 HEADER = """\
 # Made by `harmofl deploy lock` for {platform}. Install exactly this, in this folder:
-#   pip install --require-hashes -r requirements.txt
+#   {install}
 # A file with another digest is refused, wherever it comes from.
 """
 
@@ -79,7 +82,7 @@ def lock(requirements: Sequence[str], constraints: Path | None, target: Target, 
         versions = constraints or write_installed(Path(scratch) / "constraints.txt")
         report = ask_pip(requirements, versions, target, Path(scratch))
     lines = sorted((locked_line(item, wheel) for item in report["install"]), key=str.lower)
-    return HEADER.format(platform=target) + "".join(lines)
+    return HEADER.format(platform=target, install=INSTALL) + "".join(lines)
 
 
 def write_installed(path: Path) -> Path:
