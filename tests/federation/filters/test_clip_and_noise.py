@@ -12,7 +12,7 @@ from harmofl.federation.accounting import epsilon
 from harmofl.federation.filters.clip_and_noise import ClipAndNoise
 from harmofl.federation.filters.filter import Departure
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.privacy import rounds_of_busiest, site_deviation
+from harmofl.federation.privacy import most_rounds_asked, site_deviation
 from harmofl.inference.card import describe_privacy
 from harmofl.settings import resolve
 from runs import differences, equal, records, stop_after_round, tiny, train, weights
@@ -92,9 +92,9 @@ def test_each_site_adds_its_share_of_the_noise(more: dict[str, object], expected
 
 def test_rounds_count_for_the_site_that_is_asked_most() -> None:
     settings, method = settings_of()
-    assert rounds_of_busiest(settings, method, 7) == 7
+    assert most_rounds_asked(settings, method, 7) == 7
     settings, method = settings_of(federation__participation=0.2)
-    assert 2 <= rounds_of_busiest(settings, method, 10) < 10  # ten draws of one in five
+    assert 2 <= most_rounds_asked(settings, method, 10) < 10  # ten draws of one in five
 
 
 @pytest.mark.parametrize(
