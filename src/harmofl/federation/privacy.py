@@ -47,7 +47,7 @@ def check_site_privacy(settings: Settings, method: Method, model: Model) -> None
     _check_sent(place, method, model)
     state, shared = model.network.state_dict(), method.shares(model.network)
     if method.pooled or not shared:
-        raise UsageError(f"{place}: {method.name} sends no updates of sites")
+        raise UsageError(f"{place}: {method.name} sends no site updates")
     for name in shared:
         if not state[name].is_floating_point() and not name.endswith("num_batches_tracked"):
             raise UsageError(f"{place}: the network's entry {name} holds whole numbers, to which no noise can be added")
@@ -56,13 +56,13 @@ def check_site_privacy(settings: Settings, method: Method, model: Model) -> None
 
 
 def _check_sent(place: str, method: Method, model: Model) -> None:
-    """Raise an error for a piece that sends numbers of which nobody can say beforehand how large they may be."""
+    """Raise an error for a piece that sends numbers whose size has no known bound."""
     for name, piece in senders(method, model).items():
         if piece.bound(model) is None:
             raise UsageError(
-                f"{place}: {method.name} also sends {name}.{next(iter(piece.sends(model)))}, and nobody can say "
-                "beforehand how large it may be, by which noise is measured; choose a method that sends weights only, "
-                "such as fedavg, fedprox or silobn, or one whose measurements have a bound, such as harmofl or fedrdn"
+                f"{place}: {method.name} also sends {name}.{next(iter(piece.sends(model)))}, whose size has no "
+                "known bound, which the noise needs; choose a method that sends weights only, such as fedavg, fedprox "
+                "or silobn, or one whose measurements have a bound, such as harmofl or fedrdn"
             )
 
 
@@ -78,8 +78,8 @@ def _check_sum(place: str, settings: Settings, method: Method) -> None:
         raise UsageError(f"{place}: federation.weights = {federation.weights!r} must be 'uniform', or 'local' chosen")
     if federation.clip_updates is not None:
         raise UsageError(
-            f"{place}: federation.clip_updates = {federation.clip_updates:g} must be unset, as it measures one site's "
-            "update by the others'; privacy.site_clip bounds them all"
+            f"{place}: federation.clip_updates = {federation.clip_updates:g} must be unset, as it compares one site's "
+            "update with the others'; privacy.site_clip bounds them all"
         )
 
 
