@@ -145,7 +145,7 @@ def test_other_images_than_those_of_a_settings_file_must_be_named(folders: dict[
 
 def test_settings_of_images_that_lay_at_hospitals_are_not_those_of_synthetic_ones(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('task = "nuclei"\n[data]\nfolder = "at the sites"\n')
-    with pytest.raises(harmofl.UsageError, match="say where they are, with --data"):
+    with pytest.raises(harmofl.UsageError, match="say where your images are, with --data"):
         harmofl.train(method="fedavg", preset="smoke", config=tmp_path / "config.toml", out=tmp_path / "run")
 
 

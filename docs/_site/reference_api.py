@@ -10,10 +10,10 @@ SECTIONS = {
     "harmofl.api": ("What the commands do", "The functions behind the commands, under the same names."),
     "harmofl.methods": (
         "The pieces, and what a method is",
-        "For use in any PyTorch code, and for methods of one's own.",
+        "For use in any PyTorch code, and for methods of your own.",
     ),
-    "harmofl.errors": ("Errors", "What is raised where something is wrong."),
-    "": ("Extending", "What [a file of one's own](../extending.md) registers."),
+    "harmofl.errors": ("Errors", "What is raised if something is wrong."),
+    "": ("Extending", "What [a file of your own](../extending.md) registers."),
 }
 """By the module in which a name is at home; the first that fits counts."""
 
@@ -29,7 +29,7 @@ MODULES = (
     "harmofl.methods.combinations",
     "harmofl.events",
 )
-"""What methods and loggers of one's own are made of."""
+"""What methods and loggers of your own are made of."""
 
 
 def api_reference() -> str:
@@ -38,7 +38,7 @@ def api_reference() -> str:
     for prefix, (title, words) in SECTIONS.items():
         names = [name for name in sorted(harmofl.__all__) if section_of(name) == prefix]
         parts += [f"## {title}", words, *map(_entry, names)]
-    parts += ["## Modules", "What methods and loggers of one's own are made of."]
+    parts += ["## Modules", "What methods and loggers of your own are made of."]
     parts += [_module(name) for name in MODULES]
     return "\n\n".join(parts)
 

@@ -54,7 +54,7 @@ def train(
         workers: processes side by side; 0: one per core. Results do not depend on it.
         device: "auto", "cpu" or "cuda".
         settings: single settings as {"section.name": value}.
-        resume: go on with the run in `out`, which needs nothing else.
+        resume: continue the run in `out`; no other argument is needed.
         profile: write where the time goes to profile.json, a trace for Chrome's and Perfetto's viewers.
         watch: a function that is called with every event (`harmofl.events`).
         progress: show bars in a terminal or notebook.

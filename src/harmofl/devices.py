@@ -1,4 +1,4 @@
-"""Where and how tensors are computed with: the device, the layout of images, the number of threads, memory."""
+"""Where and how tensors are computed: the device, the layout of images, the number of threads, memory."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def check_device(device: str) -> None:
 
 
 def to_device(images: Tensor, device: torch.device) -> Tensor:
-    """Bring images where they are computed with, in the layout in which convolutions are fastest."""
+    """Move images to the device, in the memory layout in which convolutions are fastest."""
     return send(images, device).to(memory_format=CHANNELS_LAST.get(images.ndim, torch.contiguous_format))
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Bring a tensor to a device; to a GPU from memory that it can read by itself, so that nobody waits for it."""
+    """Move a tensor to a device; to a GPU from memory that it can read by itself, so that nobody waits for it."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
 def move_model(model: nn.Module, device: torch.device) -> None:
-    """Bring a model where it is computed with, its weights in the layout in which convolutions are fastest."""
+    """Move a model to the device, its weights in the memory layout in which convolutions are fastest."""
     if any(tensor.device != device for tensor in (*model.parameters(), *model.buffers())):
         model.to(device)
     for weight in model.parameters():

@@ -260,7 +260,7 @@ def test_a_folder_that_holds_a_run_is_refused(run: Run, finished: Path) -> None:
     before = (finished / "config.toml").read_bytes()
     code, _, err = run(*arguments(finished, "fedavg"))
     assert code == 2
-    assert err == f"harmofl: {finished} already holds a run: add --resume to go on with it, or choose another --out\n"
+    assert err == f"harmofl: {finished} already holds a run: add --resume to continue it, or choose another --out\n"
     assert (finished / "config.toml").read_bytes() == before
 
 
@@ -379,7 +379,7 @@ def test_ctrl_c_says_how_to_go_on(run: Run, tmp_path: Path) -> None:
     wait_for(lambda: not alive_in_group(process.pid), seconds=10)
     assert "Traceback" not in err
     (line,) = err.strip().splitlines()
-    command = shlex.split(line.partition("go on with: ")[2])
+    command = shlex.split(line.partition("continue with: ")[2])
     assert command == ["harmofl", "train", "--out", str(out), "--resume"]
     assert not (out / "summary.json").exists()
 

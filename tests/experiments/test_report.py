@@ -220,7 +220,7 @@ def test_what_cannot_be_reported_is_said_in_words(
     with pytest.raises(UsageError, match=r"no finished run yet.*--resume"):
         write_report(two_runs[0].folder)
     change(experiment, cells=[])
-    with pytest.raises(UsageError, match="no cell is finished yet"):
+    with pytest.raises(UsageError, match="without a finished cell"):
         write_report(experiment)
     (experiment / "results.json").write_text("{}")
     with pytest.raises(UsageError, match=r"results\.json is not what an experiment writes"):

@@ -33,7 +33,7 @@ def test_a_full_disk_stops_the_run_at_once_and_room_lets_it_go_on_to_the_same_bi
     out = small_disk / "run"
     with pytest.raises(RunError) as caught:
         train(out, "harmofl", rounds=3, federation__workers=workers, watch=fill_after(small_disk, SITES[0]))
-    kept = "what was written before is kept: mend the cause and go on with --resume"
+    kept = "what was written before is kept: fix the cause and continue with --resume"
     assert str(caught.value) == f"{out}: No space left on device; {kept}"
     assert {record["round"] for record in records(out)} == {0, 1}  # nothing of round 2, and no site left out
     assert not [record for record in records(out) if "error" in record]

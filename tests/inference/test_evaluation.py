@@ -103,7 +103,7 @@ def test_a_model_knows_no_path_of_the_machine_that_trained_it(tmp_path: Path) ->
         if path.is_file():
             assert b"secret-patients" not in path.read_bytes()
             assert str(tmp_path).encode() not in path.read_bytes()
-    with pytest.raises(harmofl.UsageError, match="trained on images of a folder: say which"):
+    with pytest.raises(harmofl.UsageError, match="trained on images in a folder: name a folder"):
         harmofl.evaluate(tmp_path / "run" / "model")
 
 

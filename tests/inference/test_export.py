@@ -200,7 +200,7 @@ def test_a_harmonizer_of_your_own_is_exported_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [(Counting, "gives other numbers than the model.*nothing was written"), (Broken, "OSError: no way$")],
+    [(Counting, "gives different numbers from the model.*nothing was written"), (Broken, "OSError: no way$")],
 )
 def test_a_harmonizer_that_cannot_be_exported_is_refused_and_leaves_nothing(
     tmp_path: Path, kind: type[Harmonizer], reason: str

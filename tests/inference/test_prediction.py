@@ -761,7 +761,7 @@ def test_a_file_among_the_images_is_never_replaced(tmp_path: Path, using: Using)
     images = [tmp_path / "a.png", tmp_path / "b.png"]
     for overwrite in (False, True):
         first, second = predict(tmp_path, images, tmp_path, overwrite=overwrite)
-        assert "is there already, among the images" in first.error
+        assert "already exists, among the images" in first.error
         assert second.output == tmp_path / "b_mask.png"
         (tmp_path / "b_mask.png").unlink()
     with Image.open(tmp_path / "a_mask.png") as kept:
@@ -776,7 +776,7 @@ def test_nothing_of_an_earlier_prediction_is_replaced_unless_wanted(tmp_path: Pa
     before, seen = (tmp_path / "out" / "a_mask.png").read_bytes(), len(module.seen)  # type: ignore[arg-type]
     picture(tmp_path / "in" / "a.png", colours=1)
     with pytest.raises(
-        UsageError, match=r"a_mask\.png is there already \(and 1 more\): choose another --out, or .*overwrite"
+        UsageError, match=r"a_mask\.png already exists \(and 1 more\): choose another --out, or .*overwrite"
     ):
         predict(tmp_path, [tmp_path / "in"], tmp_path / "out")
     assert len(module.seen) == seen  # type: ignore[arg-type]
@@ -791,7 +791,7 @@ def test_a_table_of_an_earlier_prediction_is_kept(tmp_path: Path, using: Using) 
     picture(tmp_path / "a.png", colours=1)
     picture(tmp_path / "b.png", colours=1)
     predict(tmp_path, [tmp_path / "a.png"], tmp_path / "out")
-    with pytest.raises(UsageError, match=r"predictions\.csv is there already: choose another --out"):
+    with pytest.raises(UsageError, match=r"predictions\.csv already exists: choose another --out"):
         predict(tmp_path, [tmp_path / "b.png"], tmp_path / "out")
     predict(tmp_path, [tmp_path / "b.png"], tmp_path / "out", overwrite=True)
     assert [Path(row["image"]).name for row in rows_of(tmp_path / "out" / "predictions.csv")] == ["b.png"]

@@ -361,7 +361,7 @@ def test_a_setting_of_a_method_that_is_none_is_left_out_and_read_back() -> None:
     limited = resolved(method=method, overrides={"method.largest": 3.0})
     assert resolved(method=method, file=tomllib.loads(limited.to_toml())) == limited
     always = Method("Limited", penalties=(Limited(largest=1.0),))  # None would be read back as 1.0
-    with pytest.raises(UsageError, match=r"method\.largest = None: a run's file has no word for it"):
+    with pytest.raises(UsageError, match=r"method\.largest = None: TOML cannot express it"):
         resolved(method=always, overrides={"method.largest": None})
 
 

@@ -11,45 +11,45 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def complete_task(incomplete: str) -> list[str]:
-    """Tasks that begin so."""
+    """Tasks that begin with the typed text."""
     from harmofl import registry
 
     return _beginning(incomplete, registry.tasks.names())
 
 
 def complete_method(incomplete: str) -> list[str]:
-    """Methods that begin so."""
+    """Methods that begin with the typed text."""
     from harmofl import registry
 
     return _beginning(incomplete, registry.methods.names())
 
 
 def complete_engine(incomplete: str) -> list[str]:
-    """Engines that begin so."""
+    """Engines that begin with the typed text."""
     from harmofl import registry
 
     return _beginning(incomplete, registry.engines.names())
 
 
 def complete_plan(incomplete: str) -> list[str]:
-    """Plans that come with harmofl and begin so."""
+    """Plans that come with harmofl and begin with the typed text."""
     from harmofl.experiments.shipped import shipped_plans
 
     return _beginning(incomplete, shipped_plans())
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Presets that begin so."""
+    """Presets that begin with the typed text."""
     return _beginning(incomplete, PRESETS)
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """Devices that begin so."""
+    """Devices that begin with the typed text."""
     return _beginning(incomplete, DEVICES)
 
 
 def complete_setting(context: Context, incomplete: str) -> list[str]:
-    """Settings that begin so, up to the equals sign; of the method that is named before, or of all methods.
+    """Settings that begin with the typed text, up to the equals sign; of the method named before, or of all methods.
 
     Only those of methods take a second, as they are in code that imports torch.
     """
@@ -68,7 +68,7 @@ def _method_settings(name: str | None) -> list[str]:
 
 
 def complete_run(context: Context, incomplete: str) -> list[str]:
-    """Runs in the folder that is named before, which begin so."""
+    """Runs, in the folder named before, that begin with the typed text."""
     from pathlib import Path
 
     folder = Path(context.params.get("folder") or ".")

@@ -26,7 +26,7 @@ def check(
     config: Config = None,
     assignments: Assignments = [],  # noqa: B006
     sheet: Annotated[
-        Path, typer.Option(help="The picture to write: a row of images per site, with their masks or classes.")
+        Path, typer.Option(help="The picture to write: one row of images per site, with their masks or classes.")
     ] = Path("contact-sheet.png"),
     clean_manifest: Annotated[
         Path | None,
@@ -36,7 +36,7 @@ def check(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """What would be loaded, per site and split, and every problem, listed. Exit code 2 if training would fail.
+    """Show what would be loaded, per site and split, and every problem. Exit code 2 if training would fail.
 
     For example:  harmofl data check --task segmentation --data my-images
     """
@@ -77,7 +77,7 @@ def compare(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """How hospitals differ, and what follows for training: harmonize, keep statistics at the site, personalize.
+    """Show how hospitals differ, and advise on training: harmonize, keep statistics at the site, personalize.
 
     A folder:  harmofl data compare --task segmentation --data my-images --out comparison
 

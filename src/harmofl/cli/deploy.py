@@ -83,7 +83,7 @@ def site(
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Synthetic images, to try it.")] = False,
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """At a hospital whose federation others run: make the folder in which its site.toml decides, with no key of ours.
+    """At a hospital in a federation that others run: make its folder, with the site.toml that decides, and no keys.
 
     For example:  harmofl deploy site Aachen --task segmentation --out harmofl-site
     """
@@ -140,7 +140,7 @@ def audit(folder: Kit = HERE) -> None:
 
 @deploy_app.command("approve")
 def approve(
-    digest: Annotated[str | None, typer.Argument(help="Which of those that wait; none: only show them.")] = None,
+    digest: Annotated[str | None, typer.Argument(help="Which waiting run; without it, all are shown.")] = None,
     kit: Annotated[Path, typer.Option(help="The hospital's folder; the current one if not given.")] = HERE,
     config: Annotated[
         Path | None, typer.Option(help="Approve the run that this file describes, before the server asks for it.")
@@ -148,9 +148,9 @@ def approve(
     preset: Preset = None,
     assignments: Assignments = [],  # noqa: B006
     runs: Annotated[
-        int | None, typer.Option(min=1, help="How often it may be started; site.toml says it otherwise.")
+        int | None, typer.Option(min=1, help="How often it may be started; as in site.toml if not given.")
     ] = None,
-    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it, or take an approval back.")] = False,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it, or withdraw an approval.")] = False,
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
     """At a hospital: show the runs that wait for approval in plain words, and approve one.
@@ -203,7 +203,7 @@ def run(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """Train one model with the sites, at the server: display, folder and report are those of `harmofl train`.
+    """At the server: train one model with the sites. Display, folder and report are those of `harmofl train`.
 
     In the server's folder:  harmofl deploy run --config run.toml --out runs/first
 
@@ -229,7 +229,7 @@ def run(
         summary = coordinate(server, options, out, resume, wait, loggers.beside(watch))
         loggers.keep_files(out)
     show_summary(summary, out)
-    print(f"Each site that took part has it too, in its folder models/. A page about the run: harmofl report {out}")
+    print(f"Each site that took part also has the model, in its folder models/. A report: harmofl report {out}")
 
 
 @deploy_app.command("compare")
@@ -247,7 +247,7 @@ def compare(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """Compare the sites before training, by averages that each tells if its rules allow it, and say what follows.
+    """Compare the sites before training, from averages that each reports if its rules allow it, and give advice.
 
     In the server's folder:  harmofl deploy compare --task prostate --out comparison
     """
@@ -286,7 +286,7 @@ def plan(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """Plan a training that suits all sites' images, by averages that each tells if its rules allow it.
+    """Plan a training that suits all sites' images, from averages that each reports if its rules allow it.
 
     In the server's folder:  harmofl deploy plan --task prostate --set data.dimensions=3 --out plan
 

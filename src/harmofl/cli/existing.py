@@ -23,7 +23,7 @@ Config = Annotated[Path | None, typer.Option(help="What to train: a TOML file.")
 
 def app(
     engine: Annotated[
-        str, typer.Option(help="What runs already: flower.", metavar="ENGINE", autocompletion=complete_engine)
+        str, typer.Option(help="What is already running: flower.", metavar="ENGINE", autocompletion=complete_engine)
     ],
     sites: Sites,
     out: Out,
@@ -37,7 +37,7 @@ def app(
     name: Annotated[str, typer.Option(help="The app's name.")] = "harmofl-app",
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """Write an app for a federation that runs already, which its own tools start: for Flower, `flwr run`.
+    """Write an app for a federation that is already running; its own tools start it: for Flower, `flwr run`.
 
     For example:  harmofl deploy app --engine flower --sites A,B,C --task segmentation --method harmofl --out app
 
@@ -52,7 +52,7 @@ def app(
 
 def job(
     engine: Annotated[
-        str, typer.Option(help="What runs already: nvflare.", metavar="ENGINE", autocompletion=complete_engine)
+        str, typer.Option(help="What is already running: nvflare.", metavar="ENGINE", autocompletion=complete_engine)
     ],
     sites: Sites,
     out: Out,
@@ -62,10 +62,10 @@ def job(
     preset: Preset = None,
     assignments: Assignments = [],  # noqa: B006
     seed: Seed = None,
-    name: Annotated[str, typer.Option(help="The run's name: a job of the same name goes on with it.")] = "harmofl-job",
+    name: Annotated[str, typer.Option(help="The run's name: a job of the same name continues it.")] = "harmofl-job",
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """Write a job for a federation of NVIDIA FLARE that runs already, which `nvflare job submit` starts.
+    """Write a job for an NVIDIA FLARE federation that is already running; `nvflare job submit` starts it.
 
     For example:  harmofl deploy job --engine nvflare --sites A,B,C --task prostate --method harmofl --out job
 

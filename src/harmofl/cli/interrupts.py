@@ -1,4 +1,4 @@
-"""What happens when a command is stopped with Ctrl-C: it ends, and says how to go on."""
+"""What happens when a command is stopped with Ctrl-C: it ends, and says how to continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def never_lose_interrupts() -> None:
 
 @contextmanager
 def interruptible(hint: Callable[[], str]) -> Iterator[None]:
-    """Say how to go on after Ctrl-C."""
+    """Say how to continue after Ctrl-C."""
     try:
         yield
     except KeyboardInterrupt:
@@ -39,7 +39,7 @@ def interruptible(hint: Callable[[], str]) -> Iterator[None]:
 
 
 def how_to_resume(out: Path, command: Sequence[str] = ("train",)) -> str:
-    """The command that goes on with a run, if there is anything to go on with."""
+    """The command that continues a run, if there is one to continue."""
     if not (out / "config.toml").exists():
         return "nothing was written yet"
-    return "go on with: " + shlex.join(["harmofl", *command, "--out", str(out), "--resume"])
+    return "continue with: " + shlex.join(["harmofl", *command, "--out", str(out), "--resume"])

@@ -94,7 +94,7 @@ def add_site(
     with_keys: WithKeys = None,
     plugins: PluginFiles = [],  # noqa: B006
 ) -> None:
-    """Make one more hospital's folder, and make it known to the server.
+    """Make a folder for one more hospital, and make the hospital known to the server.
 
     For example:  harmofl deploy add-site D --kits kits
     """
@@ -109,7 +109,7 @@ def remove_site(
     name: Annotated[str, typer.Argument(help="The hospital that leaves.")],
     kits: Kits,
 ) -> None:
-    """Make the server forget a hospital, which it then no longer lets in.
+    """Make the server forget a hospital, so that it no longer lets it in.
 
     For example:  harmofl deploy remove-site D --kits kits
     """

@@ -1,4 +1,4 @@
-"""`harmofl evaluate`, `predict`, `adapt` and `export`: a finished model at work."""
+"""`harmofl evaluate`, `predict`, `adapt` and `export`: using a finished model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def evaluate(
     model: ModelFolder,
     data: Annotated[
         Path | None,
-        typer.Option(help="Labelled images in the layout of the model's task; else its synthetic hospitals."),
+        typer.Option(help="Labelled images in the layout of the model's task; without it, its synthetic hospitals."),
     ] = None,
     site: Site = None,
     split: Annotated[
         Literal["auto", "train", "val", "test", "all"],
-        typer.Option(help="Which images; auto: test images of sites that took part in training, all of others."),
+        typer.Option(help="Which images; auto: test images of sites that took part in training, all images of others."),
     ] = "auto",
     device: Device = "auto",
     assignments: Assignments = [],  # noqa: B006
@@ -28,7 +28,7 @@ def evaluate(
 ) -> None:
     """Score a finished model per site, with every metric.
 
-    On labelled images, new hospitals among them:  harmofl evaluate runs/first/model --data new-images
+    On labelled images, also of new hospitals:  harmofl evaluate runs/first/model --data new-images
 
     On synthetic hospitals that differ twice as much:  harmofl evaluate runs/first/model --set data.shift=2
     """
@@ -51,24 +51,24 @@ def predict(
     images: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders or patterns; DICOM files of a folder are joined by series.", metavar="IMAGE..."
+            help="Files, folders or patterns; DICOM files in a folder are grouped by series.", metavar="IMAGE..."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
-    overlay: Annotated[bool, typer.Option("--overlay", help="Also a picture of each image with its mask.")] = False,
+    overlay: Annotated[bool, typer.Option("--overlay", help="Also draw each image with its mask.")] = False,
     site: Site = None,
     dicom_seg: Annotated[
-        bool, typer.Option("--dicom-seg", help="DICOM segmentation objects for DICOM series, not NIfTI.")
+        bool, typer.Option("--dicom-seg", help="Write DICOM segmentation objects, not NIfTI, for DICOM series.")
     ] = False,
     overlap: Annotated[
         float | None,
-        typer.Option(help="How much the windows of a large image overlap, from 0 to 0.9; the model's if not given."),
+        typer.Option(help="Overlap of the windows of a large image, from 0 to 0.9; the model's setting if not given."),
     ] = None,
     mirror: Annotated[
         bool | None,
-        typer.Option("--mirror/--no-mirror", help="Average over mirror images, or do not; the model's if not given."),
+        typer.Option("--mirror/--no-mirror", help="Average over mirror images; the model's setting if not given."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Windows at a time; the training's if not given.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Windows at a time; as in training if not given.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what an earlier prediction wrote to OUT.")
     ] = False,
@@ -76,7 +76,7 @@ def predict(
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """Masks or classes for new images (PNG, JPEG, TIFF, NIfTI, DICOM, MHA, NRRD).
+    """Predict masks or classes for new images (PNG, JPEG, TIFF, NIfTI, DICOM, MHA, NRRD).
 
     Masks have the image's own size, orientation and spacing; classes go to OUT/predictions.csv.
 
@@ -111,7 +111,7 @@ def adapt(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="The hospital's images; masks and labels beside them are not read.")],
     out: Annotated[Path, typer.Option("--out", help="The model folder to write.")],
-    site: Annotated[str | None, typer.Option(help="Whose model to start from; else the one of all sites.")] = None,
+    site: Annotated[str | None, typer.Option(help="Whose model to start from, if not that of all sites.")] = None,
     min_images: Annotated[
         int, typer.Option(min=2, help="Refuse fewer images: their statistics would be those of a few patients.")
     ] = 8,
@@ -120,7 +120,7 @@ def adapt(
 ) -> None:
     """Make a model for a hospital that took no part, from its unlabelled images.
 
-    Batch norm statistics, and what the harmonizer holds of its own site, are estimated on them; weights stay.
+    Batch norm statistics, and what the harmonizer knows of its own site, are estimated on them; weights do not change.
 
     For example:  harmofl adapt runs/first/model --data our-images --out our-model
     """
@@ -147,7 +147,7 @@ def export(
 ) -> None:
     """Write a finished model as one file that runs without harmofl, with a model card (MODEL.md) beside it.
 
-    Raw images in [0, 1] go in, logits come out: the harmonizer is inside. The file is tried before it is kept.
+    Raw images in [0, 1] go in, logits come out: the harmonizer is inside. The file is checked before it is kept.
 
     For example:  harmofl export runs/first --format onnx
     """

@@ -20,7 +20,8 @@ Task = Annotated[
     str | None, typer.Option("--task", help="What is learned: see `harmofl tasks`.", autocompletion=complete_task)
 ]
 Method = Annotated[
-    str | None, typer.Option("--method", help="How: see `harmofl methods`.", autocompletion=complete_method)
+    str | None,
+    typer.Option("--method", help="How it is learned: see `harmofl methods`.", autocompletion=complete_method),
 ]
 Preset = Annotated[
     str | None,
@@ -48,17 +49,17 @@ Assignments = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Changes initialization and order, never the data.")]
 Device = Annotated[str, typer.Option(help="auto (CUDA if there is one), cpu or cuda.", autocompletion=complete_device)]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A model folder, such as runs/first/model.", metavar="MODEL_DIR")]
 Site = Annotated[
-    str | None, typer.Option("--site", help="Whose model, where each site has its own (FreshBN, FedBN, local).")
+    str | None, typer.Option("--site", help="Whose model, if each site has its own (FreshBN, FedBN, local).")
 ]
 PluginFiles = Annotated[
     list[Path],
     typer.Option(
         "--plugin",
         metavar="FILE",
-        help="A Python file that registers methods, networks, tasks of your own; may be given several times.",
+        help="A Python file that registers your own methods, networks or tasks; may be given several times.",
         callback=_load,
     ),
 ]

@@ -16,16 +16,16 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder for the runs and the page.")] = Path("harmofl-demo"),
     quiet: Quiet = False,
 ) -> None:
-    """FedAvg, HarmoFL and FreshBN, which we recommend, on five synthetic hospitals: a table and a page.
+    """Compare FedAvg, HarmoFL and FreshBN, which we recommend, on five synthetic hospitals: a table and a page.
 
-    Run again, it goes on where it was, or shows what is there.
+    Run it again to continue where it stopped, or to see the results again.
     """
     from harmofl.cli.interrupts import interruptible
     from harmofl.cli.tables import show_table
     from harmofl.displays import open_display
     from harmofl.experiments.demo import run_demo
 
-    with interruptible(lambda: "the same command goes on where it was"), open_display(quiet) as watch:
+    with interruptible(lambda: "run the same command again to continue"), open_display(quiet) as watch:
         runs, page = run_demo(out, watch)
     show_table(runs)
     print(f"\nThe whole story, with pictures: {page}")
@@ -42,7 +42,7 @@ def train(
     seed: Seed = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes side by side (0: one per core). Results do not depend on it."),
+        typer.Option(help="Parallel processes (0: one per core). Results do not depend on it."),
     ] = None,
     device: Annotated[
         str | None,
@@ -112,18 +112,18 @@ def experiment(
     out: Annotated[Path, typer.Option("--out", help="The folder to write: one run folder per cell, and the tables.")],
     data: Data = None,
     preset: Preset = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Cells side by side; as many as there are cores.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Parallel cells; one per core if not given.")] = None,
     resume: Resume = False,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Also keep finished cells here, in short; cells that are kept here are not run again."),
+        typer.Option(help="Also keep a summary of finished cells here; cells that are kept here are not run again."),
     ] = None,
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Run a grid of methods, variations and seeds; write tables with a test of every difference.
 
-    A finished cell is never run again, a failed one does not stop the others, and --resume goes on after a kill.
+    A finished cell is never run again, a failed one does not stop the others, and --resume continues after a kill.
 
     For example:  harmofl experiment ablation-nuclei --preset smoke --out runs/ablation
     """
@@ -133,8 +133,8 @@ def experiment(
     from harmofl.experiments.report import write_report
     from harmofl.experiments.runner import run_experiment
 
-    how_to_go_on = "the same command with --resume goes on where it was"
-    with interruptible(lambda: how_to_go_on), open_display(quiet) as watch:
+    how_to_continue = "run the same command with --resume to continue"
+    with interruptible(lambda: how_to_continue), open_display(quiet) as watch:
         results = run_experiment(plan, out, data, preset, jobs, resume, keep, watch)
     show_results(results, out)
     if results.runs:
@@ -149,7 +149,7 @@ def report(
     ],
     reference: Annotated[
         str | None,
-        typer.Option(help="The row of the table with which all others are compared; the plan's own by default."),
+        typer.Option(help="The row that all others are compared with; the plan's own if not given."),
     ] = None,
 ) -> None:
     """Write DIR/report.html, from records alone: one page that opens offline.

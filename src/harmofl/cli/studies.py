@@ -19,7 +19,7 @@ def landscape(
     points: Annotated[
         int, typer.Option(min=0, help="Points along each axis of a plane, odd; 0: as many as there is time for.")
     ] = 0,
-    local_epochs: Annotated[int, typer.Option(min=2, help="How long each site trains on from the model.")] = 3,
+    local_epochs: Annotated[int, typer.Option(min=2, help="How long each site trains from the model.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of images and directions; the same for all runs.")] = 0,
     device: Device = "auto",
     plugins: PluginFiles = [],  # noqa: B006
@@ -58,7 +58,7 @@ def pictures(
         typer.Option(help="Whose images, if no run is named: see `harmofl tasks`.", autocompletion=complete_task),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The folder with the images; of runs, where their images lie now.")
+        Path | None, typer.Option(help="The folder with the images; for runs, where their images are now.")
     ] = None,
     preset: Preset = None,
     band: Annotated[
@@ -103,24 +103,25 @@ def privacy(
         str, typer.Option(help="Whose images: see `harmofl tasks`.", autocompletion=complete_task)
     ] = "histology",
     run: Annotated[
-        Path | None, typer.Option(help="A finished run to attack, with its own task and images; else one is trained.")
+        Path | None,
+        typer.Option(help="A finished run to attack, with its own task and images; if not given, one is trained."),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="A folder of images, not the synthetic hospitals.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A folder of images; without it, the synthetic hospitals.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="Images that gradient inversion is tried on.")] = None,
     restarts: Annotated[int | None, typer.Option(min=1, help="Starts of each gradient inversion.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Steps of each gradient inversion.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of images, starts and training.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Seconds, to see that it works; the numbers mean nothing.")
+        bool, typer.Option("--quick", help="Take seconds, to see that it works; the numbers mean nothing.")
     ] = False,
     crafted: Annotated[
         bool,
-        typer.Option("--crafted", help="Only what a server reads that crafts weights; a minute, without training."),
+        typer.Option("--crafted", help="Only the attack by a server that crafts weights; a minute, without training."),
     ] = False,
     plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
-    """Attack what sites share: images from model updates, and from averaged amplitudes; about ten minutes.
+    """Attack what sites share: recover images from model updates and from averaged amplitudes, in about ten minutes.
 
     For example:  harmofl privacy --out privacy
     """

@@ -187,7 +187,7 @@ def add_neighbours(entry: Entry, places: Places, count: int) -> Places:
 
 
 def draw_stratified(images: ImageSet, wanted: int, seed: int) -> Tensor:
-    """Places of so many images, drawn at random, each class in proportion."""
+    """The places of this many images, drawn at random, each class in proportion."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator)
     labels = images.labels

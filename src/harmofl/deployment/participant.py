@@ -232,7 +232,7 @@ class Participant:
             model=model,
             store=Store(state),
             model_folder=self.kit.model(run),
-            tell=self._report,
+            describe_error=self._report,
             keeps_model=True,
             facts=images.facts,
             consortium=self._consortium,

@@ -35,7 +35,7 @@ def report_experiment(folder: Path, page: Path, reference: str | None = None) ->
     if not runs and state.shows == "samples":
         raise UsageError(f"{folder} holds an experiment that trains nothing: its pictures are in {folder / PICTURES}")
     if not runs:
-        raise UsageError(f"{folder} holds an experiment of which no cell is finished yet: nothing to report")
+        raise UsageError(f"{folder} holds an experiment without a finished cell: nothing to report")
     found = _compare(state, runs, reference)
     points = _points(state, runs)
     pictures = {**pictures_of(runs), **_pictures(runs, points), **_drift_terms(state, folder)}

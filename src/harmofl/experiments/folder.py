@@ -17,7 +17,7 @@ from harmofl.runs.finished import read_facts, read_settings
 
 @contextmanager
 def hold_folder(out: Path, experiment: Experiment, resume: bool) -> Iterator[None]:
-    """Hold the folder for a new experiment, or for the same one to go on with."""
+    """Hold the folder for a new experiment, or to continue the same one."""
     check = _check_same if resume else _check_unused
     check(out, experiment)
     try:
@@ -36,7 +36,7 @@ def hold_folder(out: Path, experiment: Experiment, resume: bool) -> Iterator[Non
 def _check_unused(out: Path, experiment: Experiment) -> None:
     """Raise an error if the folder holds anything but hidden files: a kill before the start leaves a lock."""
     if out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir()):
-        held = "already holds an experiment: add --resume to go on with it, or"
+        held = "already holds an experiment: add --resume to continue it, or"
         raise UsageError(f"{out} {held if is_experiment(out) else 'is not empty:'} choose another --out")
 
 

@@ -232,7 +232,7 @@ def _check_whole(plan: Plan) -> None:
     elif not plan.rows:
         raise UsageError(f"rows = []: shows = {plan.shows!r} needs at least one, such as ['fedavg']")
     if (plan.shows == "curve") != (plan.axis is not None):
-        raise UsageError(f"axis = {plan.axis!r}: a curve, and nothing else, has one, such as 'method.radius'")
+        raise UsageError(f"axis = {plan.axis!r}: only a curve has an axis, such as 'method.radius'")
     rows = [row.name for row in plan.rows]
     check_distinct("rows", map(folder_name, rows))
     check_distinct("variations", (folder_name(variation.name) for variation in plan.variations))

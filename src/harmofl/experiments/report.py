@@ -44,7 +44,7 @@ def _report_runs(folder: Path, page: Path, reference: str | None) -> None:
     if not finished:
         raise UsageError(f"{folder} holds {_what_instead(unfinished)}")
     runs = [read_run(path) for path in finished]
-    reason = "not finished: harmofl train with --resume goes on with it"
+    reason = "not finished: continue it with harmofl train --resume"
     missing = [(path.relative_to(folder).as_posix(), reason) for path in unfinished]
     write_page(
         page,
@@ -68,7 +68,7 @@ def _compare(runs: Sequence[FinishedRun], reference: str) -> list[Comparison]:
 
 def _what_instead(unfinished: Sequence[Path]) -> str:
     if unfinished:
-        return f"no finished run yet: {unfinished[0]} goes on with harmofl train and --resume"
+        return f"no finished run yet: continue {unfinished[0]} with harmofl train --resume"
     return f"neither a finished run (summary.json) nor an experiment ({RESULTS}): nothing to report"
 
 

@@ -13,7 +13,7 @@ ORDERS = [1 + step / 100 for step in range(1, 10)] + [1 + step / 10 for step in 
 
 @dataclass(frozen=True)
 class Release:
-    """Noisy numbers that are told a number of times, each with the Gaussian mechanism."""
+    """Noisy numbers that are released a number of times, each with the Gaussian mechanism."""
 
     noise: float
     """The standard deviation in units of the largest contribution."""

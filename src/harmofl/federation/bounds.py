@@ -36,7 +36,7 @@ Lengths = dict[str, float]
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of a site's reply while it waits."""
+    """What is known about a site's reply while it waits."""
 
     site: str
     weight: float
@@ -208,7 +208,7 @@ class BoundedRound:
 
 
 def largest_weight(weights: Sequence[float], federation: FederationSettings) -> float:
-    """What one site's number of images may count for: with a largest share of one half, as all others together."""
+    """The most that one site's images may count for: with a largest share of a half, as much as all others together."""
     share = federation.largest_share
     if federation.weights != "examples" or share == 1 or len(weights) < FEWEST_SITES:
         return math.inf

@@ -42,7 +42,7 @@ def find_problem(
 
 
 def to_plain_text(words: str) -> str:
-    """A site's words as they may stand in records and terminals: one line, of limited length, no control characters."""
+    """A site's words made safe for records and terminals: one line of limited length, without control characters."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words[:LONGEST_REASON])
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,13 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from harmofl.data.facts import DataFacts
-from harmofl.data.images import ImageSet, LabelledImages, Site, seed_of
+from harmofl.data.images import LabelledImages, Site, seed_of
 from harmofl.data.volumes import count_whole
-from harmofl.devices import choose_device, keep_freed_memory, move_model, to_device
+from harmofl.devices import choose_device, keep_freed_memory, move_model
 from harmofl.displays.profiling import each, part
 from harmofl.errors import RefusalError
 from harmofl.federation.bounds import all_finite
-from harmofl.federation.failures import Tell, TrainingDivergedError, describe_fully
+from harmofl.federation.failures import DescribeError, TrainingDivergedError, describe_fully
 from harmofl.federation.filters.chain import Filters
 from harmofl.federation.inputs import TrainingInputs
 from harmofl.federation.local_loss import LocalLoss
@@ -30,11 +30,11 @@ from harmofl.federation.messages import Reply, Request
 from harmofl.federation.noise import open_noise
 from harmofl.federation.numerics import Numerics
 from harmofl.federation.optimizers import build_optimizer, learning_rate, optimizer_tensors, restore_optimizer
-from harmofl.federation.privacy import spent_on_images
+from harmofl.federation.privacy import epsilon_of_images
 from harmofl.federation.private_measurements import hide, noise_for_images, senders
 from harmofl.federation.private_steps import PrivateRound, private_round
-from harmofl.federation.sampling import take_sample
 from harmofl.federation.secure.choice import choose_replies
+from harmofl.federation.site_scoring import SiteScoring
 from harmofl.federation.trained_rounds import Trained, TrainedRounds
 from harmofl.methods.channel import collect_kept, collect_sent, open_memories
 from harmofl.methods.method import OWN, STEP, Method
@@ -43,12 +43,10 @@ from harmofl.methods.penalties import squared_distance
 from harmofl.methods.pieces import LocalRound, Memory
 from harmofl.methods.steps import Step
 from harmofl.runs.live_samples import LiveSamples
-from harmofl.runs.model_folder import write_model
 from harmofl.runs.store import Store
 from harmofl.settings import Settings
-from harmofl.states import State, add_prefix, evaluating, load, restoring, select_prefix, snapshot
+from harmofl.states import State, add_prefix, load, restoring, select_prefix, snapshot
 from harmofl.tasks.scorers import Scores
-from harmofl.tasks.scoring import Look, UndefinedScoreError, score
 from harmofl.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -57,7 +55,23 @@ logger = logging.getLogger(__name__)
 class Client:
     """Answers the server's requests for one site.
 
-    Between requests everything it keeps lies in its store; the model is a workspace that sites of one process share.
+    Between requests everything it keeps is in its store; the model is a workspace that sites of one process share.
+
+    Args:
+        site: its name and images.
+        task: gives the loss and the scores.
+        method: its pieces measure, train and adapt.
+        settings: of the run.
+        model: the workspace.
+        store: what the site keeps from round to round.
+        model_folder: where the selected model is written, if this site writes it.
+        describe_error: what the server is told about an error.
+        keeps_model: write the selected model at the site even if the server has all of it.
+        facts: of the images, for the description of a model that is written here.
+        trained: rounds of training that need not be repeated.
+        samples: where to leave an image for the run's live page.
+        simulated: whether nothing must be kept secret from the server, so that all noise may come from the run's seed.
+        consortium: for secure aggregation, a key that all sites have and the server does not.
     """
 
     def __init__(
@@ -69,7 +83,7 @@ class Client:
         model: Model,
         store: Store,
         model_folder: Path,
-        tell: Tell = describe_fully,
+        describe_error: DescribeError = describe_fully,
         keeps_model: bool = False,
         facts: DataFacts | None = None,
         trained: TrainedRounds | None = None,
@@ -77,24 +91,14 @@ class Client:
         simulated: bool = False,
         consortium: bytes = b"",
     ) -> None:
-        """`keeps_model`: write the selected model at the site, also where the server has all of it.
-
-        `facts`: of the images, for the description of a model that is written here. `trained`: rounds of training that
-        need not be repeated. `samples`: where to leave an image for whoever watches the run. `simulated`: whether there
-        is nobody to keep a secret from, so that all chance may come from the run's seed. `consortium`: a key that all
-        sites have and the server has not, for secure aggregation.
-        """
         self.site = site
         self.task = task
         self.method = method
         self.settings = settings
-        self.facts = facts
         self.trained = trained
-        self.samples = samples
         self.model = model
         self.store = store
-        self.model_folder = model_folder
-        self.tell = tell
+        self.describe_error = describe_error
         self.device = choose_device(settings.device)
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -104,7 +108,8 @@ class Client:
         self.filters = Filters.chosen(settings, method, model)
         self.secure = choose_replies(site.name, len(site.train), method, model, settings, store.folder, consortium)
         self.secret_seed = settings.seed if simulated else None
-        self.keeps_model = keeps_model or sites_differ(method, model)
+        written = model_folder if facts and (keeps_model or sites_differ(method, model)) else None
+        self._scoring = SiteScoring(site, task, method, settings, model, self.device, facts, written, samples)
         joined = len(site.train_of) if settings.training.pooled_batch == "all-sites" else 1
         private = settings.privacy.image_level
         self._inputs = TrainingInputs(site.train, settings.training, self.device, joined, independent=private)
@@ -124,7 +129,7 @@ class Client:
 
     def _report(self, error: Exception) -> Reply:
         logger.debug("site %s failed", self.site.name, exc_info=error)
-        return Reply(self.site.name, error=self.tell(error))
+        return Reply(self.site.name, error=self.describe_error(error))
 
     def _measure(self, request: Request) -> Reply:
         self.model.to(self.device)
@@ -143,12 +148,12 @@ class Client:
         return self.secure.mask(request, reply, Filters())
 
     def _measured_images(self, batch: LabelledImages) -> Tensor:
-        """The images of a batch; where each is to be private, within the range from which pieces' bounds follow."""
+        """The images of a batch; with image-level privacy, clipped to the range that pieces' bounds assume."""
         images = batch.images.to(self.device)
         return images.clamp(0, 1) if self.settings.privacy.image_level else images
 
     def _hide_images(self, request: Request, sent: State) -> State:
-        """What was measured, with noise that hides every single image, where images are to be private."""
+        """What was measured; with image-level privacy, with noise that hides every single image."""
         if not self.settings.privacy.image_level:
             return sent
         noise = open_noise(self.secret_seed, self.store.folder, self.site.name, request, "image")
@@ -159,13 +164,13 @@ class Client:
         _, memories = self._receive(request, newest=request.round)
         self.model.harmonizer.freeze()  # a model that is used learns no more
         with self._in_use(memories):
-            scores = self._test(request.round) if request.thorough else self._scores(request.round)
+            scores = self._scoring.test(request.round) if request.thorough else self._scoring.score(request.round)
         return Reply(self.site.name, metrics=scores, num_examples=len(self.site.train))
 
     def _train(self, request: Request) -> Reply:
         kept, memories = self._receive(request, newest=request.round - 1)
         with self._in_use(memories):
-            scores = self._scores(request.round - 1) if request.score else {}
+            scores = self._scoring.score(request.round - 1) if request.score else {}
         try:
             trained = self._train_once(request, kept, memories)
             reply, kept_by_filters = self.filters.leave(
@@ -178,7 +183,7 @@ class Client:
         return replace(reply, metrics={**reply.metrics, **scores})
 
     def _train_once(self, request: Request, kept: State, memories: Mapping[str, Memory]) -> Trained:
-        """Train, unless another run has done the very same before."""
+        """Train, or take the result of another run that has trained the very same."""
         optimizer_state = select_prefix("optimizer", kept)
         if self.trained is None:
             return self._train_from(request, optimizer_state, memories)
@@ -206,7 +211,7 @@ class Client:
         for name, piece in self.pieces.items():
             piece.finish(replace(views[name], num_steps=num_steps))
         self._refuse_to_reveal(memories)
-        summary |= spent_on_images(self.settings, self.sending, len(self.site.train), request.round * num_steps)
+        summary |= epsilon_of_images(self.settings, self.sending, len(self.site.train), request.round * num_steps)
         reply = Reply(
             site=self.site.name,
             state=snapshot(self.model.network, self.shared),
@@ -221,7 +226,7 @@ class Client:
         return Trained(reply, kept)
 
     def _start_round(self, number: int, memories: Mapping[str, Memory]) -> dict[str, LocalRound]:
-        """The round as each piece sees it: all the same but for its memory."""
+        """The round as each piece sees it: only the memory differs."""
         weights = [weight.detach().clone() for weight in self.model.network.parameters()]
         rate = learning_rate(self.settings.training, number)
         rounds = self.settings.training.rounds
@@ -262,7 +267,7 @@ class Client:
         return started.get(STEP, self.method.step), loss
 
     def _receive(self, request: Request, newest: int) -> tuple[State, dict[str, Memory]]:
-        """Put the received entries and the site's own into the model; return what the site kept, for its pieces too."""
+        """Put the received entries and the site's own into the model; return what the site kept, and its memories."""
         if request.counted and request.counted not in self.store.versions():
             raise RefusalError(f"what it kept after round {request.counted} is gone: put it back, or start another run")
         kept = self.store.newest(at_most=newest if request.counted is None else request.counted)
@@ -277,7 +282,7 @@ class Client:
         return kept, memories
 
     def _refuse_to_reveal(self, memories: Mapping[str, Memory]) -> None:
-        """What was computed from very few images could give one of them away: the site keeps it."""
+        """Raise an error before something is sent that was computed from so few images that it could give one away."""
         fewest, own = self.settings.data.min_images_for_amplitude, count_whole(self.site.train)
         for name, piece in self.pieces.items():
             if own < fewest and memories[name].sent and piece.could_reveal_images(self.model):
@@ -294,61 +299,13 @@ class Client:
             self.store.save(request.round, kept)
             self.store.prune({*request.keep, request.round})
 
-    def _scores(self, round_number: int) -> dict[str, dict[str, Scores]]:
-        """Validation and test scores of the model of a round, by the site that the images come from."""
-        scores: dict[str, dict[str, Scores]] = {"val": {}, "test": {}}
-        for name in self.site.test:
-            looks = {"val": self._look(name, round_number), "test": None}
-            with self._adapt_to(name):
-                for phase, images in (("val", self.site.val[name]), ("test", self.site.test[name])):
-                    with suppress(UndefinedScoreError):  # the round has fewer scores then, and loses to one with more
-                        scores[phase][name] = self._score(images, look=looks[phase])
-        return scores
-
-    def _test(self, round_number: int) -> dict[str, dict[str, Scores]]:
-        """Test scores with every metric; the model is written as it is used, where sites have their own."""
-        scores = {}
-        for name, images in self.site.test.items():
-            with self._adapt_to(name):
-                if self.keeps_model and self.facts:
-                    folder = self.model_folder if name == self.site.name else self.model_folder.with_name(name)
-                    write_model(folder, self.model, self.task, self.settings, self.facts, [name], round_number)
-                try:
-                    scores[name] = self._score(images, thorough=True)
-                except UndefinedScoreError as error:
-                    raise RefusalError(str(error)) from None
-        return {"test": scores}
-
-    def _score(self, images: ImageSet, thorough: bool = False, look: Look | None = None) -> Scores:
-        with evaluating(self.model), part("scoring"):
-            return score(self.model, self.task, self.settings, images, thorough, look)
-
-    def _look(self, name: str, round_number: int) -> Look | None:
-        """What leaves one of the images that are scored for whoever watches the run, if it is to be left."""
-        samples, classes = self.samples, self.task.classes_of(self.settings.data)
-        if samples is None or self.settings.data.dimensions != 2:
-            return None
-        return lambda batch, logits: samples.write(take_sample(batch, logits, classes, name, round_number))
-
     @contextmanager
     def _in_use(self, memories: Mapping[str, Memory]) -> Iterator[None]:
-        """For a block, the model as pieces would have this site use it; then as it was received again."""
+        """For a block, turn the received model into the one that this site uses; then put it back."""
         personal = [name for name, piece in self.pieces.items() if piece.personal]
         with restoring([*self.model.parameters(), *self.model.buffers()] if personal else []):
             for name in personal:
                 self.pieces[name].use(self.model, memories[name])
-            yield
-
-    @contextmanager
-    def _adapt_to(self, name: str) -> Iterator[None]:
-        """For a block, the model as a site uses it on its own images; then as it was received again."""
-        adaptation = self.method.adapt
-        if not adaptation.at_every_site:
-            yield
-            return
-        batches = self.site.train_of[name].batches(max(2, self.settings.training.batch_size))
-        with restoring([*self.model.parameters(), *self.model.buffers()]):
-            adaptation.adapt(self.model, (to_device(batch.images, self.device) for batch in batches))
             yield
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from harmofl.errors import UsageError
 
-Tell = Callable[[Exception], str]
+DescribeError = Callable[[Exception], str]
 """From what went wrong at a site to what the server hears of it."""
 
 

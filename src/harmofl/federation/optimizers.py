@@ -1,4 +1,4 @@
-"""A site's optimizer: how it is made for a round, and how its memory rests between rounds."""
+"""A site's optimizer: how it is made for a round, and how its state is kept between rounds."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ PER_IMAGE = ("cross-entropy",)
 
 
 def check_privacy(settings: Settings, method: Method, model: Model) -> None:
-    """Raise an error before a run whose ε nobody could compute, or would be wrong; filters check sites' updates."""
+    """Raise an error for a run whose ε could not be computed, or would be wrong; filters check sites' updates."""
     privacy = settings.privacy
     if privacy.image_level or privacy.site_level != "none":
         require("privacy", "differential privacy")  # its accountant works at the server
@@ -47,7 +47,7 @@ def check_site_privacy(settings: Settings, method: Method, model: Model) -> None
     _check_sent(place, method, model)
     state, shared = model.network.state_dict(), method.shares(model.network)
     if method.pooled or not shared:
-        raise UsageError(f"{place}: {method.name} sends no updates of sites")
+        raise UsageError(f"{place}: {method.name} sends no site updates")
     for name in shared:
         if not state[name].is_floating_point() and not name.endswith("num_batches_tracked"):
             raise UsageError(f"{place}: the network's entry {name} holds whole numbers, to which no noise can be added")
@@ -56,13 +56,13 @@ def check_site_privacy(settings: Settings, method: Method, model: Model) -> None
 
 
 def _check_sent(place: str, method: Method, model: Model) -> None:
-    """Raise an error for a piece that sends numbers of which nobody can say beforehand how large they may be."""
+    """Raise an error for a piece that sends numbers whose size has no known bound."""
     for name, piece in senders(method, model).items():
         if piece.bound(model) is None:
             raise UsageError(
-                f"{place}: {method.name} also sends {name}.{next(iter(piece.sends(model)))}, and nobody can say "
-                "beforehand how large it may be, by which noise is measured; choose a method that sends weights only, "
-                "such as fedavg, fedprox or silobn, or one whose measurements have a bound, such as harmofl or fedrdn"
+                f"{place}: {method.name} also sends {name}.{next(iter(piece.sends(model)))}, whose size has no "
+                "known bound, which the noise needs; choose a method that sends weights only, such as fedavg, fedprox "
+                "or silobn, or one whose measurements have a bound, such as harmofl or fedrdn"
             )
 
 
@@ -78,13 +78,13 @@ def _check_sum(place: str, settings: Settings, method: Method) -> None:
         raise UsageError(f"{place}: federation.weights = {federation.weights!r} must be 'uniform', or 'local' chosen")
     if federation.clip_updates is not None:
         raise UsageError(
-            f"{place}: federation.clip_updates = {federation.clip_updates:g} must be unset, as it measures one site's "
-            "update by the others'; privacy.site_clip bounds them all"
+            f"{place}: federation.clip_updates = {federation.clip_updates:g} must be unset, as it compares one site's "
+            "update with the others'; privacy.site_clip bounds them all"
         )
 
 
 def sharing_sites(settings: Settings, method: Method) -> int:
-    """How many sites' noise makes that of a round: all that it needs, or, where each adds all of it, a single one."""
+    """How many sites share the noise of a round: as many as the round needs, or one if each adds all of it."""
     if settings.privacy.site_level != "central":
         return 1
     sites = registry.tasks.find(settings.task).participants(method, settings.data)
@@ -100,8 +100,8 @@ def site_deviation(settings: Settings, method: Method) -> float:
     return privacy.site_noise * privacy.site_clip / math.sqrt(sharing_sites(settings, method))
 
 
-def rounds_of_busiest(settings: Settings, method: Method, number: int) -> int:
-    """In how many rounds up to one the site that was asked most often was asked."""
+def most_rounds_asked(settings: Settings, method: Method, number: int) -> int:
+    """In how many rounds, up to this one, the site that was asked most often was asked."""
     if settings.federation.participation == 1:
         return number
     sites = registry.tasks.find(settings.task).participants(method, settings.data)
@@ -111,8 +111,8 @@ def rounds_of_busiest(settings: Settings, method: Method, number: int) -> int:
 
 
 def site_releases(settings: Settings, method: Method, sending: Pieces, number: int) -> list[Release]:
-    """What the busiest site has told up to a round: its updates, then what each piece sent."""
-    privacy, rounds = settings.privacy, rounds_of_busiest(settings, method, number)
+    """What the busiest site has released up to a round: its updates, then what each piece sent."""
+    privacy, rounds = settings.privacy, most_rounds_asked(settings, method, number)
     noise = noise_of_measurements(privacy, privacy.site_noise)
     times = [
         piece.sends_in(0) + min(rounds, sum(piece.sends_in(each) for each in range(1, number + 1)))
@@ -121,8 +121,8 @@ def site_releases(settings: Settings, method: Method, sending: Pieces, number: i
     return [Release(privacy.site_noise, rounds), *(Release(noise, each) for each in times)]
 
 
-def spent_after(settings: Settings, method: Method, sending: Pieces, number: int) -> Record:
-    """What the server's record says of a round: ε of all that a site has told so far; nothing without noise."""
+def epsilon_after_round(settings: Settings, method: Method, sending: Pieces, number: int) -> Record:
+    """For the server's record of a round: ε of all that a site has released so far; empty without noise."""
     if settings.privacy.site_level == "none":
         return {}
     spent = total_epsilon(site_releases(settings, method, sending, number), settings.privacy.delta)
@@ -178,8 +178,8 @@ def _check_measurements(place: str, settings: Settings, method: Method, model: M
         )
 
 
-def spent_on_images(settings: Settings, sending: Pieces, num_images: int, num_steps: int) -> Record:
-    """What a site's record says of a round: ε of one image after so many steps in all; nothing without noise."""
+def epsilon_of_images(settings: Settings, sending: Pieces, num_images: int, num_steps: int) -> Record:
+    """For a site's record of a round: ε of one image after this many steps in all; empty without noise."""
     privacy = settings.privacy
     if not privacy.image_level:
         return {}
@@ -205,7 +205,7 @@ def _is_instance(layer: object) -> bool:
 
 
 def summarize_privacy(settings: Settings, method: Method, sending: Pieces, number: int, records: Path) -> Record:
-    """What the summary says: ε in all and of one round, and how they came about; nothing where there is no noise."""
+    """For the summary: ε in all and of one round, and how they came about; empty without noise."""
     privacy = settings.privacy
     said: Record = {}
     if privacy.site_level != "none":

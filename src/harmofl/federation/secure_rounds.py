@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Told = TypeVar("Told")
-GO_ON = "The last checkpoint is kept: mend the cause and go on with --resume"
+GO_ON = "The last checkpoint is kept: fix the cause and continue with --resume"
 
 
 def choose_rounds(method: Method, model: Model, settings: Settings, sites: Sites, num_sites: int) -> Rounds:

@@ -16,10 +16,10 @@ from harmofl.events import RoundsFinished, RoundStarted, Watch, event_of, ignore
 from harmofl.federation.bounds import Verdict, all_finite
 from harmofl.federation.client import sites_differ
 from harmofl.federation.filters.chain import Filters
-from harmofl.federation.messages import Kind, Reply, Request, settings_to_send
+from harmofl.federation.messages import Reply, Request
 from harmofl.federation.participation import Participation
 from harmofl.federation.plausible import Plausible
-from harmofl.federation.privacy import sharing_sites, spent_after, summarize_privacy
+from harmofl.federation.privacy import epsilon_after_round, sharing_sites, summarize_privacy
 from harmofl.federation.private_measurements import senders
 from harmofl.federation.round_records import (
     record_measurement,
@@ -29,6 +29,7 @@ from harmofl.federation.round_records import (
     record_training,
     run_started,
 )
+from harmofl.federation.round_requests import Requests
 from harmofl.federation.rounds import Updates
 from harmofl.federation.secure_rounds import choose_rounds
 from harmofl.federation.sites import Sites, list_reasons
@@ -50,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class Server:
-    """Drives a federation over a transport, from where its folder stands to the summary."""
+    """Runs a federation over a transport, from the last checkpoint in its folder to the summary."""
 
     def __init__(
         self,
@@ -68,17 +69,16 @@ class Server:
         self.method = method
         self.settings = settings
         self.folder = folder
-        self.run_identifier = run
         self.watch = watch
         self.site_names = task.sites_of(settings.data)
         self.num_participants = len(task.participants(method, settings.data))
         self.participation = Participation.of(settings)
-        self._settings_sent = settings_to_send(settings)
         model = task.build_model(settings, method)
         if settings.model.initial:
             start_from(model.network, Path(settings.model.initial))
         self.initial = snapshot(model.network)
         self.shared = method.shares(model.network)
+        self.requests = Requests(run, settings, self.initial, self.shared)
         self.sites_differ = sites_differ(method, model)
         self.pieces = method.pieces()
         self.sending = senders(method, model)
@@ -105,7 +105,7 @@ class Server:
     # --- rounds ------------------------------------------------------------------------------------------------
 
     def _stalled(self, progress: Progress) -> int:
-        """The rounds without a better score, if they are enough to stop; the newest model is not scored yet."""
+        """How many rounds had no better score, if enough to stop, else 0; the newest model is not scored yet."""
         longest = self.settings.training.stop_after
         last_scored = self.participation.last_scored(progress.round - 1)
         stalled = progress.selection.rounds_without_improvement(last_scored)
@@ -131,7 +131,7 @@ class Server:
         return progress
 
     def _measure(self, progress: Progress, sites: list[str]) -> Progress:
-        requests = {site: self._request("measure", site, progress, 0) for site in sites}
+        requests = self.requests.measure(progress, sites)
         records: list[Record] = []
         measured: dict[str, bool] = {}
         with self._records_of_failure(records):
@@ -168,7 +168,8 @@ class Server:
         started = time.perf_counter()
         number = progress.round + 1
         asked = self.participation.asked(sites, number)
-        requests = self._round_requests(progress, sites, asked)
+        is_scored = self.participation.is_scored(progress.round)
+        requests = self.requests.train(progress, sites, asked, is_scored)
         self.watch(RoundStarted(number, tuple(asked)))
         start = {name: progress.state[name] for name in self.shared}
         records: list[Record] = []
@@ -197,7 +198,7 @@ class Server:
             record_round(number, list(losses.values()), scores, seconds, records, shortened=verdict.shortened)
         )
         records[-1] |= self._warn_of_few(len(losses)) | ({"asked": asked} if len(asked) < len(sites) else {})
-        records[-1] |= spent_after(self.settings, self.method, self.sending, number)
+        records[-1] |= epsilon_after_round(self.settings, self.method, self.sending, number)
         self.folder.append(records)
         following = progress.advance(
             state=state,
@@ -211,28 +212,6 @@ class Server:
         write_checkpoint(self.folder, following)
         self.watch(event_of(records[-1]))
         return following
-
-    def _round_requests(self, progress: Progress, sites: list[str], asked: list[str]) -> dict[str, Request]:
-        """Those who are asked train; where the model is to be scored, all others score it."""
-        is_scored = self.participation.is_scored(progress.round)
-        requests = {site: self._request("train", site, progress, progress.round + 1, score=is_scored) for site in asked}
-        others = [site for site in sites if site not in requests] if is_scored else []
-        return requests | {site: self._request("evaluate", site, progress, progress.round) for site in others}
-
-    def _request(self, kind: Kind, site: str, progress: Progress, number: int, **more: Any) -> Request:
-        has_own = kind == "train" and site in progress.counted  # it may not have had it yet in a round to evaluate
-        state = progress.state if has_own or len(self.shared) == len(self.initial) else self.initial | progress.state
-        return Request(
-            run=self.run_identifier,
-            kind=kind,
-            round=number,
-            state=state if kind != "measure" else {},
-            combined=progress.combined,
-            settings=self._settings_sent,
-            keep=progress.kept,
-            counted=progress.counted.get(site, 0),
-            **more,
-        )
 
     def _warn_of_few(self, num_answers: int) -> Record:
         """What the server's record says if too few sites answered for what its rule promises; also logged, once."""
@@ -296,7 +275,7 @@ class Server:
 
     def _score_last_model(self, progress: Progress, sites: list[str], records: list[Record]) -> Selection:
         scores: dict[str, float] = {}
-        requests = {site: self._request("evaluate", site, progress, progress.round) for site in sites}
+        requests = self.requests.evaluate(progress, sites)
         for reply in self.sites.usable_replies(requests, records):
             scores |= self._note_scores(progress.round, reply, records)
         selection = progress.selection.after(progress.round, scores)
@@ -317,10 +296,7 @@ class Server:
 
     def _test(self, selected: Mapping[str, Progress], sites: list[str], number: int, records: list[Record]) -> None:
         """Let every site score its selected model with every metric."""
-        requests = {
-            site: self._request("evaluate", site, chosen, chosen.round, thorough=True)
-            for site, chosen in selected.items()
-        }
+        requests = self.requests.test(selected)
         num_scored = 0
         for reply in self.sites.usable_replies(requests, records):
             self._note_scores(requests[reply.site].round, reply, records, selected=True)

@@ -122,8 +122,8 @@ class Sites:
             return
         raise RunError(
             f"round {number}: {num_answers} of {num_sites} sites gave a usable answer, {needed} are needed "
-            f"({list_reasons(records)}). The last checkpoint is kept: mend the cause and go on with --resume, or start "
-            "again with other settings (a lower training.learning_rate, if training diverged) and another --out"
+            f"({list_reasons(records)}). The last checkpoint is kept: fix the cause and continue with --resume, or "
+            "start again with other settings (a lower training.learning_rate, if training diverged) and another --out"
         )
 
 

@@ -1,4 +1,4 @@
-"""What sites' rounds of training gave, for another run that trains the same and only uses its models otherwise.
+"""The results of sites' training rounds, for another run with the same training that uses its models differently.
 
 Two runs that differ in `model.statistics` alone train to the same bits. The second one finds here what each site's
 round gave the first, and only scores. What a round starts from is part of its name: nothing else is ever taken.

@@ -133,7 +133,7 @@ def run_federation(
     except (OSError, DiskError) as error:
         cause = (isinstance(error, OSError) and error.strerror) or error
         folder.fail(str(cause))
-        kept = "what was written before is kept: mend the cause and go on with --resume"
+        kept = "what was written before is kept: fix the cause and continue with --resume"
         raise RunError(f"{out}: {cause}; {kept}") from error
     except Exception as error:
         folder.fail(str(error) if isinstance(error, (RunError, UsageError)) else f"{type(error).__name__}: {error}")

@@ -118,7 +118,7 @@ class Clients:
                 model=model or task.build_model(self.settings, self.method),
                 store=run.site_store(site),
                 model_folder=run.model / "sites" / site,
-                tell=self._describe,
+                describe_error=self._describe,
                 samples=run.samples if site in self._shown else None,
                 simulated=True,
             )

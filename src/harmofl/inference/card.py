@@ -140,7 +140,7 @@ def _preparation(description: Tree) -> str:
         scale = f"Scale its values to [0, 1]: {scaling}."
         steps = [*_coloring(data), scale, _fitting(description), *_slicing(description)]
     steps.append("Nothing else: harmonization, where the method has one, is inside the model.")
-    heading = "What becomes of a volume:" if _of_volumes(description) else "Before an image goes in:"
+    heading = "How to prepare a volume:" if _of_volumes(description) else "How to prepare an image:"
     return f"{heading}\n\n" + "\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
 
 

@@ -120,7 +120,7 @@ def settings_for(
         kept = {name: value for name, value in tree["data"].items() if name not in dropped}
         tree["data"] = kept | {"folder": os.path.abspath(data)}
     elif not description.get("synthetic", True):
-        raise UsageError(f"{folder}: trained on images of a folder: say which to score it on, with --data")
+        raise UsageError(f"{folder}: trained on images in a folder: name a folder to score it on, with --data")
     settings, _ = resolve(file=merge(tree, nest(changes)))
     _check_size(settings, description)
     _check_classes(settings, description)

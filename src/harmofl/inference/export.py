@@ -104,7 +104,7 @@ def _export(model: Model, format: Format, description: Description) -> bytes:
         raise RunError(f"this model cannot be exported as {format}: {_shorten(error)}") from error
     if not difference <= TOLERANCE:  # nor is "not a number" the same
         raise RunError(
-            f"the exported {format} file gives other numbers than the model (difference {difference:.1e}, "
+            f"the exported {format} file gives different numbers from the model (difference {difference:.1e}, "
             f"allowed {TOLERANCE:.0e}): nothing was written"
         )
     return content

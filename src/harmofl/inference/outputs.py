@@ -60,7 +60,7 @@ def refuse_to_replace(stem: Path, image_folders: Collection[str]) -> None:
     if os.path.realpath(stem.parent) not in image_folders:
         return
     for path in written_before([stem]):
-        raise UnreadableError(f"{path} is there already, among the images: choose another --out")
+        raise UnreadableError(f"{path} already exists, among the images: choose another --out")
 
 
 def write_labels(stem: Path, labels: Mask, scan: Scan, classes: Sequence[str]) -> Path:

@@ -106,7 +106,7 @@ def _check(batch_size: int | None, overlap: float | None, overlay: bool, dicom_s
 def _refuse_to_write_again(paths: Sequence[Path]) -> None:
     if paths:
         more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-        raise UsageError(f"{paths[0]} is there already{more}: choose another --out, or replace it with --overwrite")
+        raise UsageError(f"{paths[0]} already exists{more}: choose another --out, or replace it with --overwrite")
 
 
 def _make_folder(out: Path) -> None:

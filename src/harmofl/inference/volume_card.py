@@ -91,8 +91,8 @@ def describe_preparation(description: Tree, scaling: str) -> list[str]:
         else "It keeps its own spacing."
     )
     return [
-        f"Scale its values to [0, 1], each channel for itself: {scaling}.",
-        "Turn it so that slices lead to the head, rows to the back and columns to the patient's left.",
+        f"Scale its values to [0, 1], each channel separately: {scaling}.",
+        "Turn it so that slices run towards the head, rows towards the back and columns towards the patient's left.",
         resample,
         *(_class_steps(data) if description["kind"] == "classification" else _mask_steps(description)),
     ]

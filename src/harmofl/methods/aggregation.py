@@ -72,7 +72,7 @@ class Aggregation(ABC):
 
     @abstractmethod
     def targets(self) -> State:
-        """Where the sites would have every floating-point entry, in double precision."""
+        """The combined value of every floating-point entry, in double precision."""
 
     @timed("aggregation")
     def finish(self, memory: State, learning_rate: float, answered: float = 1.0) -> tuple[State, State]:

@@ -67,7 +67,7 @@ class AmplitudeAlignment(BandLayer):
         return f"image_shape={self.image_shape}, band={self.band!r}, max_gain={self.max_gain}"
 
     def gain(self) -> Tensor:
-        """By what each amplitude is multiplied; 1 where the site, or all sites, have nothing but rounding error."""
+        """The factor of each amplitude; 1 where the site, or all sites, have nothing but rounding error."""
         own, shared = self.own_amplitude, self.amplitude
         known = (own > SMALLEST_RATIO * own.max()) & (shared > 0)
         return torch.where(known, shared / torch.where(known, own, 1.0), 1.0).clamp(1 / self.max_gain, self.max_gain)

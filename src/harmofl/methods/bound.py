@@ -1,4 +1,4 @@
-"""Where what a piece sends must lie, whatever a site's images: what differential privacy needs to know beforehand."""
+"""The range of what a piece may send, whatever a site's images: differential privacy must know it beforehand."""
 
 from __future__ import annotations
 

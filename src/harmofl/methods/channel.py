@@ -1,4 +1,4 @@
-"""The one channel of all pieces: their tensors under `piece.name`, at a site, on the way and at the server."""
+"""The one channel for the state of all pieces: tensors under `piece.name`, at a site, on the way and at the server."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Accumulated(Total):
 
 
 class Gathered(Combination):
-    """Every site's own values, each under `name.SITE`; a site that misses a round stays as it was."""
+    """Every site's own values, each under `name.SITE`; a site that misses a round keeps its earlier values."""
 
     def __init__(self, previous: State, num_sites: int) -> None:
         super().__init__(previous, num_sites)

@@ -1,4 +1,4 @@
-"""Which layer stands before the network, and when it learns."""
+"""The layer in front of the network, and when it learns."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Harmonization(Piece):
         return self.learns_in(round_number) if round_number else self.measures_first
 
     def bound(self, model: Model) -> Bound | None:
-        """Where the layer's measurement lies."""
+        """The bound on the layer's measurement."""
         return model.harmonizer.bound()
 
     def could_reveal_images(self, model: Model) -> bool:

@@ -72,7 +72,7 @@ class Harmonizer(nn.Module):
         return {}
 
     def bound(self) -> Bound | None:
-        """Where the measurement of any images in [0, 1] lies; None: nobody can say, so it cannot be made private."""
+        """The bound on the measurement of any images in [0, 1]; None: unknown, so it cannot be made private."""
         return None
 
     @property
@@ -228,7 +228,7 @@ def check_images(images: Tensor, image_shape: ImageShape, any_size: bool) -> Non
 
 
 def check_finite(measured: Tensor) -> Tensor:
-    """Raise an error for NaN and infinity: a single one would stay in an average for ever."""
+    """Raise an error for NaN and infinity: a single one would stay in an average forever."""
     if not measured.isfinite().all():
         raise ValueError("images hold NaN or infinity: nothing was learned from them")
     return measured

@@ -25,7 +25,7 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Where:
-    """What a method requires of a run only where other settings of the run have certain values.
+    """What a method requires of a run only if other settings have certain values.
 
     Args:
         values: Those settings, as {"section.name": value}.
@@ -125,7 +125,7 @@ class Method:
         )
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings as a file has them, with the defaults of those that it leaves out; what it says otherwise stays.
+        """The settings in a file, with defaults for those that it leaves out; other entries stay.
 
         Values are as the pieces hold them: a file has lists where a piece has a tuple.
         """

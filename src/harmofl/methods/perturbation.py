@@ -75,7 +75,7 @@ class Buffers:
             self.add(module)
 
     def add(self, module: nn.Module) -> None:
-        """Note the buffers of a module, as they are now; a module that is noted already stays as it was."""
+        """Note the present buffers of a module; those of a module that is already noted are left alone."""
         if module not in self._modules:
             self._modules[module] = None
             places = [(module._buffers, *item) for item in module._buffers.items()]
@@ -144,7 +144,7 @@ class Direction:
 
 
 def climb(weights: list[Tensor], radius: Radius) -> None:
-    """Move weights by so much along their gradient, of which the norm is that over all of them."""
+    """Move weights a distance along their gradient, whose norm is that over all weights."""
     Direction({weight: weight.grad for weight in weights if weight.grad is not None}, radius).move()
 
 
@@ -152,7 +152,7 @@ def climb(weights: list[Tensor], radius: Radius) -> None:
 def move_along(
     weights: Sequence[Tensor], directions: Sequence[Tensor], length: float, scales: Sequence[Tensor]
 ) -> None:
-    """Move weights by so much along directions, divided by their norm over all weights.
+    """Move weights a distance along directions, which are divided by their norm over all weights.
 
     `scales`: numbers by which each weight's own move is multiplied afterwards.
     """

@@ -90,7 +90,7 @@ class Piece:
         return round_number > 0
 
     def bound(self, model: Model) -> Bound | None:
-        """Where what it sends must lie; None: nobody can say, and differential privacy refuses it."""
+        """The bound on what it sends; None: unknown, and differential privacy refuses it."""
         return None
 
     def could_reveal_images(self, model: Model) -> bool:

@@ -45,7 +45,7 @@ class PlainMeanGain(nn.Module):
 
 
 class Rotation(nn.Module):
-    """The Fourier transform along one axis that is not the last, or back; real and imaginary parts apart."""
+    """The Fourier transform, or its inverse, along an axis other than the last; real and imaginary parts apart."""
 
     cosines: Tensor
     sines: Tensor

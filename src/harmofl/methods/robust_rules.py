@@ -48,7 +48,7 @@ class TrimmedMean(ServerRule):
 
     @property
     def fewest_sites(self) -> int:
-        """So many that one at each end is left out; without trimming it promises nothing."""
+        """Enough that one at each end is left out; without trimming it promises nothing."""
         return max(3, math.ceil(1 / self.trimmed)) if self.trimmed else 1
 
     def combine(self, updates: Sequence[Update], shares: Sequence[float]) -> Update:
@@ -77,7 +77,7 @@ class Krum(ServerRule):
         return Update(updates[self.rank(updates)[0]].weights, _median_buffers(updates))
 
     def rank(self, updates: Sequence[Update]) -> list[int]:
-        """The places of the updates, those nearest to their neighbours first."""
+        """The indices of the updates, those nearest to their neighbours first."""
         flat = torch.stack([_flatten(update) for update in updates])
         distances = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
         neighbours = max(1, len(updates) - self.outliers - 2)
@@ -127,7 +127,7 @@ def _median(values: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, cut: int = 0) -> Tensor:
-    """The mean without so many of the largest and of the smallest."""
+    """The mean without a number of the largest and of the smallest."""
     return (values.sort(dim=0).values[cut : len(values) - cut] if cut else values).mean(dim=0)
 
 

@@ -50,7 +50,7 @@ class ServerRule:
 
     @property
     def fewest_sites(self) -> int:
-        """With how many answers it keeps what it promises; with fewer, the records of the round warn."""
+        """How many answers it needs to keep its promise; with fewer, the record of the round has a warning."""
         return 1
 
     def effective_steps(self, num_steps: int, momentum: float) -> float:
@@ -85,7 +85,7 @@ class ServerRule:
         return {name: learning_rate * tensor for name, tensor in update.items()}, {}
 
     def move_for(self, update: State, memory: State, learning_rate: float, answered: float) -> tuple[State, State]:
-        """Make the server's step where it matters how many sites answered; as `move` unless a rule overrides it.
+        """Make the server's step if it depends on how many sites answered; calls `move` unless a rule overrides it.
 
         `answered`: the part of all sites that answered.
         """

@@ -30,7 +30,7 @@ class DivisibleLoss(Protocol):
         """The loss of the whole batch."""
 
     def on_part(self, fraction: float) -> ComputeLoss:
-        """The loss of so large a part of the batch."""
+        """The loss of this fraction of the batch."""
 
 
 class Step(Protocol):
@@ -133,7 +133,7 @@ class PerturbedDescent(Radius, RoundStep):
     def find_and_descend(
         self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss
     ) -> tuple[Tensor, Direction]:
-        """Make a step in a direction of its own; return the loss and the direction."""
+        """Make a step in a new direction; return the loss and the direction."""
         if isinstance(optimizer, LBFGS):
             raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
         if self.ascent_fraction < 1:
@@ -176,7 +176,7 @@ class _ReusedDirection:
 
 
 def descend_aside(optimizer: Optimizer, compute_loss: ComputeLoss, direction: Direction) -> Tensor:
-    """Make a step with the gradient found where the weights lie after a move along a direction; one pass.
+    """Make a step with the gradient found after the weights have moved along a direction; one pass.
 
     Args:
         optimizer: Makes the step.

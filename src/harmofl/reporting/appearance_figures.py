@@ -194,9 +194,9 @@ def embedding_panels(sites: Sequence[str], embedding: Embedding) -> Figure:
     size = (WIDTH - left - MARGIN - (columns - 1) * gap) / columns
     below = top + size + 0.62
     sheet = Sheet(below + size + 1.0)
-    sheet.title("What low-level statistics of an image tell of its hospital")
+    sheet.title("What an image's low-level statistics reveal about its hospital")
     chance = next(iter(embedding.probes.values())).chance
-    guess = f"in brackets: how often a linear probe guesses the hospital right; chance is {percent(chance)}"
+    guess = f"in parentheses: how often a linear probe guesses the hospital; chance is {percent(chance)}"
     sheet.text(MARGIN, 0.45, guess, fontsize=9.5, color=MUTED)
     for column, name in enumerate(embedding.common):
         place = left + column * (size + gap)

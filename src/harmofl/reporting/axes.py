@@ -23,7 +23,7 @@ MOST_NAMED_ENDS, LONGEST_NAMED_END = 10, 22
 LONGEST_IN_LEGEND, LONGEST_ROW = 36, 24
 
 
-def look_past_the_start(axes: Axes) -> None:
+def ignore_first_rounds(axes: Axes) -> None:
     """Cut off the first tenth of the rounds at the bottom where it would compress all later ones."""
     curves = [np.asarray(line.get_ydata(), dtype=np.float64).tolist() for line in axes.lines]
     later = [value for curve in curves for value in curve[math.ceil(len(curve) / 10) :]]

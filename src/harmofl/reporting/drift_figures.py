@@ -115,4 +115,4 @@ def _name_axes(figure: Figure, panels: Any) -> None:
         scale = ", log scale" if column[0].get_yscale() == "log" else ""
         for axes in column:
             axes.set_ylabel(f"{words}{scale}", fontsize=10)
-    figure.suptitle("Drift, and what the bound on it is made of", fontsize=12.5, fontweight="bold")
+    figure.suptitle("Drift, and the terms of the bound on it", fontsize=12.5, fontweight="bold")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from harmofl.labels import shorten
 from harmofl.reporting.axes import (
+    ignore_first_rounds,
     lanes,
     legend_below,
-    look_past_the_start,
     mean_label,
     name_lines,
     rows_down,
@@ -179,7 +179,7 @@ def score_by_bytes(runs: Sequence[FinishedRun]) -> Figure:
         if rounds and not method.is_reference:
             sent, scores = ([statistics.fmean(curve[n][part] for curve in curves) for n in rounds] for part in (0, 1))
             axes.plot(sent, scores, label=method.label, markevery=max(1, len(rounds) // 8), **line_style(index))
-    look_past_the_start(axes)
+    ignore_first_rounds(axes)
     axes.set_title(f"{runs[0].scored_on.capitalize()} {runs[0].score.words} by megabytes sent")
     axes.set_xlabel("MB that a site has sent and received")
     axes.set_ylabel(mean_label(runs[0].score))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harmofl.reporting.axes import (
+    ignore_first_rounds,
     lanes,
     legend_below,
-    look_past_the_start,
     mean_label,
     name_lines,
     rows_down,
@@ -46,7 +46,7 @@ def convergence(runs: Sequence[FinishedRun]) -> Figure:
         _draw_curves(axes, curves, index, method.label)
         if rings_selected_rounds(methods):
             _ring_selected_round(axes, method, curves, index)
-    look_past_the_start(axes)
+    ignore_first_rounds(axes)
     _finish(
         figure,
         axes,

@@ -96,7 +96,7 @@ def sentence(status: RunStatus) -> str:
         case "failed":
             return f"Failed after {done}: {status.problem}"
         case "stopped":
-            return f"Stopped after {done}. This goes on with it:"
+            return f"Stopped after {done}. This continues it:"
     return _running(status)
 
 
@@ -122,7 +122,7 @@ def _running(status: RunStatus) -> str:
 
 
 def resume_command(status: RunStatus) -> str:
-    """What goes on with a run that was stopped or failed."""
+    """What continues a run that was stopped or failed."""
     if status.state not in ("stopped", "failed"):
         return ""
     command = ["deploy", "run"] if status.config.get("data", {}).get("folder") == AT_THE_SITES else ["train"]

@@ -83,7 +83,7 @@ def write_plan(out: Path, plan: Plan, images_here: bool = True) -> list[Path]:
 def to_toml(plan: Plan, images_here: bool = True) -> str:
     """Settings with their reasons as comments; TOML that a run's settings are read from."""
     settings = plan.settings
-    lines = ["# Made by `harmofl plan` from what the hospitals told. Every number may be changed.", ""]
+    lines = ["# Made by `harmofl plan` from what the hospitals reported. Every number may be changed.", ""]
     lines += [_line("task", settings.task), _line("preset", settings.preset)]
     lines += [_line(step.name, step.value) for step in plan.steps if step.name in PLAIN]
     sections: dict[str, list[Step]] = {}
@@ -123,7 +123,7 @@ def to_words(plan: Plan, images_here: bool = True) -> str:
         "## What to train",
         _table(("setting", "value", "why"), steps),
         *(["## To keep in mind", "\n".join(f"- {note}" for note in plan.notes)] if plan.notes else []),
-        "## What the hospitals told",
+        "## What the hospitals reported",
         _table(HEADINGS, sites),
         "## How",
         f"```\nharmofl {command} --config {SETTINGS} --out runs/planned\n```",

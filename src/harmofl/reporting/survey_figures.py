@@ -85,7 +85,7 @@ def probes(sites: Sequence[str], before: Probe, after: Probe) -> Figure:
     axes.set_yticks(places, [shorten(site, LONGEST_NAME) for site in sites])
     axes.invert_yaxis()
     axes.set(
-        xlim=(0, 100), xlabel="% of images whose hospital is guessed right", title="How well images tell hospitals"
+        xlim=(0, 100), xlabel="% of images whose hospital is guessed", title="How easily images reveal their hospital"
     )
     _name_lines(axes)
     return figure

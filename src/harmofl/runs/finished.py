@@ -157,7 +157,7 @@ def read_run(folder: Path | str) -> FinishedRun:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Read a run's `summary.json`; a UsageError names what is missing or broken."""
-    text = _read_text(path, "is this the folder of a finished run? An interrupted one goes on with --resume")
+    text = _read_text(path, "is this the folder of a finished run? Continue an interrupted one with --resume")
     try:
         summary = parse_json(text)
     except ValueError as error:

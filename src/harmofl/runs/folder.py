@@ -155,9 +155,7 @@ class RunFolder:
     def _check_unused(self) -> None:
         """Raise an error if the folder holds anything but hidden files, such as the lock that a killed run leaves."""
         if self.path.is_dir() and any(not path.name.startswith(".") for path in self.path.iterdir()):
-            reason = (
-                "already holds a run: add --resume to go on with it, or" if self.config.exists() else "is not empty:"
-            )
+            reason = "already holds a run: add --resume to continue it, or" if self.config.exists() else "is not empty:"
             raise UsageError(f"{self.path} {reason} choose another --out")
 
     def _check_resumable(self, settings: Settings, facts: DataFacts) -> None:

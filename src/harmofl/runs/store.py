@@ -40,7 +40,7 @@ def checksum(state: State, notes: str) -> str:
 def check(about: Mapping[str, str], state: State) -> None:
     """Raise an error if a file is not as it was written; files of before 0.2 have no checksum."""
     if set(about) - {NOTES, CHECKSUM}:
-        raise ValueError("damaged: it holds what nobody wrote")
+        raise ValueError("damaged: it holds something else than was written")
     if CHECKSUM in about and about[CHECKSUM] != checksum(state, about[NOTES]):
         raise ValueError("damaged: its checksum differs")
 

@@ -34,7 +34,7 @@ class PrivacySettings(Section):
         "gradients",
     )
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(
-        1e-5, description="for which ε is told: the probability that the promise may fail with"
+        1e-5, description="the δ at which ε is reported: the probability with which the guarantee may fail"
     )
 
     @property

@@ -172,7 +172,9 @@ def _wishes_for(method: Method, section: Tree) -> Tree:
 def _with_settings(method: Method, values: Tree) -> Method:
     for name, value in values.items():
         if value is None and method.settings.get(name) is not None:
-            raise UsageError(f"method.{name} = None: a run's file has no word for it; only a method's code can say it")
+            raise UsageError(
+                f"method.{name} = None: TOML cannot express it in a run's file; only a method's code can set it"
+            )
     return method.with_settings(**values)
 
 

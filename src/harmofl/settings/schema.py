@@ -57,21 +57,21 @@ class DataSettings(Section):
     color: Literal["as-is", "grey", "rgb"] = Field("as-is", description="what to make of an image's channels")
     intensity: Annotated[str | list[float], BeforeValidator(check_intensity)] = Field(
         "auto",
-        description="what becomes [0, 1]: percentile (minimum to 99th percentile of the image or volume), range "
-        "(minimum to maximum), or [low, high]; auto: 0 to 255 for 8-bit images, else percentile",
+        description="which values become 0 and 1: percentile (minimum and 99th percentile of the image or volume), "
+        "range (minimum and maximum), or [low, high]; auto: 0 and 255 for 8-bit images, else percentile",
     )
     slices: Literal["all", "with-prostate", "with-foreground", "inner-with-foreground"] = Field(
         "all",
-        description="of a volume; the next two mean slices that hold something of the mask, and inner-with-foreground "
-        "those of them that are neither first nor last",
+        description="which slices of a volume are used: with-prostate and with-foreground mean those whose mask is not "
+        "empty, inner-with-foreground those of them that are neither its first nor its last",
     )
     neighbours: Annotated[int, Field(ge=0, le=5)] = Field(
-        0, description="slices on each side that join a volume's slice as channels"
+        0, description="slices on each side that are added to a volume's slice as channels"
     )
     mask_grid: Literal["auto", "voxels", "refuse"] = Field(
         "auto",
-        description="a mask whose affine does not describe its image's voxels: voxels takes it voxel by voxel, refuse "
-        "does not; auto: voxels, with a warning, between NIfTI files, and refuse where either is DICOM",
+        description="what to do with a mask whose affine does not match its image's: voxels takes it voxel by voxel, "
+        "refuse does not; auto: voxels, with a warning, between NIfTI files, and refuse if either is DICOM",
     )
     channels: Positive | None = Field(None, description="of the network's input; found in the data if unset")
     classes: Names | None = Field(
@@ -93,16 +93,18 @@ class DataSettings(Section):
     )
     split_by: Literal["patient", "image"] = Field(
         "patient",
-        description="what a split never tears apart; an image is a picture with all its tiles, or a slice of a volume",
+        description="what a split keeps together; an image is a picture with all its tiles, or a slice of a volume",
     )
-    patches: Positive = Field(4, description="drawn of each training volume in an epoch; for data.dimensions = 3")
+    patches: Positive = Field(
+        4, description="patches drawn from each training volume per epoch; only for data.dimensions = 3"
+    )
     foreground: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.5, description="part of the patches whose middle lies in the mask; for data.dimensions = 3"
+        0.5, description="share of the patches whose centre lies in the mask; only for data.dimensions = 3"
     )
     cache: str | None = Field(
         None, description="folder for decoded and synthetic images; the user's cache folder if unset"
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="fixes splits and phantoms, apart from the run's seed")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of splits and phantoms, whatever the run's seed")
     images: Annotated[int, Field(ge=10)] = Field(400, description="images (prostate: cases) per site of a phantom")
     shift: Annotated[float, Field(ge=0, le=3)] = Field(
         1.0, description="how different a phantom's sites look: 0 all alike, 1 like real hospitals"
@@ -142,13 +144,13 @@ class ModelSettings(Section):
     )
     strides: Annotated[list[list[int]] | None, BeforeValidator(check_strides)] = Field(
         None,
-        description="of dynunet: by what each level divides a volume's slices, rows and columns; by nnU-Net's rule, "
-        "from data.patch and data.spacing, if unset",
+        description="of dynunet: the factors by which each level divides a volume's slices, rows and columns; chosen "
+        "by nnU-Net's rule, from data.patch and data.spacing, if unset",
     )
     statistics: Literal["method", "site"] = Field(
         "method",
-        description="of batch norm, when a model is used: as the method has it, or estimated afresh on each site's own "
-        "training images, for the weights that it received",
+        description="of batch norm, when a model is used: the method's, or re-estimated on each site's own training "
+        "images, for the weights that it received",
     )
     initial: str | None = Field(None, description="a model folder to start from")
 
@@ -158,13 +160,13 @@ class TrainingSettings(Section):
 
     rounds: Positive = Field(100, description="communication rounds")
     stop_after: Positive | None = Field(
-        None, description="end after so many rounds in which the mean validation score has not improved; never if unset"
+        None, description="end after this many rounds without a better mean validation score; never if unset"
     )
-    local_epochs: Positive = Field(1, description="passes over a site's images in a round")
-    batch_size: Positive = Field(16, description="images in a step")
+    local_epochs: Positive = Field(1, description="passes over a site's images per round")
+    batch_size: Positive = Field(16, description="images per step")
     pooled_batch: Literal["site", "all-sites"] = Field(
         "site",
-        description="images in a step of centralized: batch_size, so that it makes as many steps a round as all sites "
+        description="images per step of centralized: batch_size, so that it makes as many steps per round as all sites "
         "together, or batch_size for each site, so that it makes as many as one of them",
     )
     optimizer: Literal["sgd", "adam"] = Field("adam", description="the sites' optimizer")
@@ -175,24 +177,24 @@ class TrainingSettings(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="SGD's momentum, Adam's first beta")
     second_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="Adam's second beta")
     weight_decay: Annotated[float, Field(ge=0)] = Field(1e-4, description="L2 penalty of the optimizer")
-    optimizer_state: Literal["keep", "reset"] = Field("keep", description="between rounds")
-    loss: str = Field("cross-entropy", description="the name of what training lowers")
-    score: str | None = Field(None, description="the name of what selects the best round; the task's own if unset")
+    optimizer_state: Literal["keep", "reset"] = Field("keep", description="what becomes of it between rounds")
+    loss: str = Field("cross-entropy", description="the name of the loss")
+    score: str | None = Field(None, description="the name of the score that selects the round; the task's own if unset")
     gradient_clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest gradient norm")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="of the training passes; with bfloat16, convolutions and products of matrices are computed in it, "
-        "while weights, losses, the optimizer and scores stay in float32",
+        description="of the training passes; with bfloat16, only convolutions and matrix products are computed in it: "
+        "weights, losses, the optimizer and scores stay in float32",
     )
     compile: bool = Field(
         False,
-        description="whether training passes of the network are compiled (torch.compile), which takes a compiler and "
-        "a minute or more at first; scores and finished models are not",
+        description="compile the network's training passes (torch.compile), which needs a compiler and takes a minute "
+        "or more at first; scoring and finished models are not compiled",
     )
     augmentation: Literal["none", "dihedral", "flips", "standard", "strong"] = Field(
         "none",
         description="random changes of training images: dihedral (rotations by 90°, flips), flips (along every axis), "
-        "standard (also turns, scales, shifts, contrast, noise), strong (all of it further, warps, blurs)",
+        "standard (also rotation, scale, shift, contrast, noise), strong (all of these stronger, and warps and blurs)",
     )
 
 
@@ -202,11 +204,11 @@ class FederationSettings(Section):
     weights: Literal["uniform", "examples"] = Field("uniform", description="weight of a site in the average")
     largest_share: Annotated[float, Field(ge=0.5, le=1)] = Field(
         0.5,
-        description="of one site in an average by examples, where three or more answer; 1: whatever it says it has",
+        description="largest weight of one site in an average by examples, if three or more answer; 1: no limit",
     )
     clip_updates: Annotated[float, Field(ge=1)] | None = Field(
         None,
-        description="updates longer than so many times the median of the sites' are shortened to that; unset: none",
+        description="updates longer than this many times the sites' median are shortened to that length; none if unset",
     )
     secure_aggregation: bool = Field(
         False,
@@ -217,24 +219,24 @@ class FederationSettings(Section):
     running_variances: Literal["mean", "pooled"] = Field(
         "mean", description="of batch norm: averaged, or pooled (mean of the variances + variance of the means)"
     )
-    quorum: Fraction = Field(0.5, description="smallest part of the sites that are asked that makes a round")
+    quorum: Fraction = Field(0.5, description="share of the sites asked that must answer for a round to count")
     participation: Fraction = Field(
-        1.0, description="part of the sites that train in each round, drawn by the run's seed and the round; 1: all"
+        1.0, description="share of the sites that train in each round, drawn by the run's seed and the round; 1: all"
     )
     evaluate_every: Positive | None = Field(
         None,
-        description="rounds from one model that all sites score, for the choice of the best, to the next; "
+        description="after how many rounds all sites score the model again, to choose the best one; "
         "1 / participation, rounded, if unset",
     )
     transport: Literal["float32", "float16", "int8"] = Field(
         "float32",
-        description="how sites send changes of weights: exactly, in half precision, or in 8 bits, where what is lost "
-        "is kept at the site and added to its next change",
+        description="how sites send changes of weights: exactly, in half precision, or in 8 bits; what rounding to "
+        "8 bits loses is kept at the site and added to its next change",
     )
     timeout: Annotated[float, Field(gt=0)] = Field(
         3600.0, description="seconds to wait for a site, if workers train it"
     )
-    workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that train side by side; 0: one per core")
+    workers: Annotated[int, Field(ge=0)] = Field(0, description="processes that train in parallel; 0: one per core")
     threads: Positive = Field(1, description="threads per worker; results depend on it")
 
 
@@ -242,7 +244,7 @@ class PredictionSettings(Section):
     """How a model is used on volumes larger than its input."""
 
     overlap: Annotated[float, Field(ge=0, le=0.9)] = Field(
-        0.25, description="part of their size that neighbouring windows share"
+        0.25, description="share of their size by which neighbouring windows overlap"
     )
     mirror: bool = Field(
         False, description="average over a volume's mirror images, along every axis: eight times the work"

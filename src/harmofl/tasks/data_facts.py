@@ -39,7 +39,7 @@ def open_images(settings: Settings, watch: Watch = ignore) -> RunImages:
     """Open the images that settings name; every image of a folder is read."""
     task = registry.tasks.find(settings.task)
     if settings.data.folder == AT_THE_SITES:
-        raise UsageError("these settings are of images that lay at their hospitals: say where they are, with --data")
+        raise UsageError("these settings are for images at their hospitals: say where your images are, with --data")
     if settings.data.is_synthetic:
         phantom = task.open(settings.data)
         announce_images(settings.data, watch)

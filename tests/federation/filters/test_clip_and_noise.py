@@ -12,7 +12,7 @@ from harmofl.federation.accounting import epsilon
 from harmofl.federation.filters.clip_and_noise import ClipAndNoise
 from harmofl.federation.filters.filter import Departure
 from harmofl.federation.messages import Reply, Request
-from harmofl.federation.privacy import rounds_of_busiest, site_deviation
+from harmofl.federation.privacy import most_rounds_asked, site_deviation
 from harmofl.inference.card import describe_privacy
 from harmofl.settings import resolve
 from runs import differences, equal, records, stop_after_round, tiny, train, weights
@@ -92,17 +92,17 @@ def test_each_site_adds_its_share_of_the_noise(more: dict[str, object], expected
 
 def test_rounds_count_for_the_site_that_is_asked_most() -> None:
     settings, method = settings_of()
-    assert rounds_of_busiest(settings, method, 7) == 7
+    assert most_rounds_asked(settings, method, 7) == 7
     settings, method = settings_of(federation__participation=0.2)
-    assert 2 <= rounds_of_busiest(settings, method, 10) < 10  # ten draws of one in five
+    assert 2 <= most_rounds_asked(settings, method, 10) < 10  # ten draws of one in five
 
 
 @pytest.mark.parametrize(
     ("method", "more", "words"),
     [
-        ("scaffold", {}, "SCAFFOLD also sends step.*nobody can say beforehand.*choose .* fedavg"),
-        ("local", {}, "local sends no updates of sites"),
-        ("centralized", {}, "centralized sends no updates of sites"),
+        ("scaffold", {}, "SCAFFOLD also sends step.*no known bound.*choose .* fedavg"),
+        ("local", {}, "local sends no site updates"),
+        ("centralized", {}, "centralized sends no site updates"),
         ("fednova", {}, "FedNova does not combine updates by a plain sum"),
         ("median", {}, "Median does not combine updates by a plain sum"),
         ("fedavg", {"federation__weights": "examples"}, "federation.weights = 'examples' must be 'uniform'"),

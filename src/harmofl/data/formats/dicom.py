@@ -38,7 +38,7 @@ def read_dicom_labels(path: Path) -> tuple[Mask, Geometry]:
     with reading("DICOM file"):
         stored, geometry = _read(series_files(path), labels=True)
     if stored.shape[3] != 1:
-        raise UnreadableError("a colour picture; a mask holds one number a pixel")
+        raise UnreadableError("a colour picture; a mask holds one number per pixel")
     return stored[..., 0], geometry
 
 

@@ -102,7 +102,7 @@ def value_of(header: Any, group: Any, sequence: str, name: str) -> Any:
 
 
 def numbers(value: Any, count: int) -> Vector | None:
-    """So many finite numbers, or None."""
+    """This many finite numbers, or None."""
     try:
         vector = np.array(value, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):

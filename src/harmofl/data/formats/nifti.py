@@ -47,7 +47,7 @@ def read_nifti_labels(path: Path) -> tuple[Mask, Geometry]:
     stored, header = _read(path)
     if stored.shape[3] != 1:
         raise UnreadableError(
-            f"the mask has a fourth axis ({describe_shape(stored.shape)}); a mask holds one number a voxel"
+            f"the mask has a fourth axis ({describe_shape(stored.shape)}); a mask holds one number per voxel"
         )
     return stored[..., 0], _geometry(header)
 

@@ -16,7 +16,7 @@ from harmofl.data.scans import Geometry, Mask, Pixels, Scan, UnreadableError
 from harmofl.extras import how_to_install
 
 GREY_MODES = ("L", "I;16", "I;16L", "I;16B", "I", "F")
-"""Pillow's modes of one number a pixel."""
+"""Pillow's modes of one number per pixel."""
 IN_TRANSPARENCY = (
     "its labels are in its transparency, which is not read; save them as grey values, such as 0 and 255, and a mask "
     "that is empty without an alpha channel"
@@ -51,7 +51,7 @@ def read_picture_labels(path: Path, tiff: bool) -> Mask:
     """(columns, rows, slices): the numbers as stored; of a palette, the indices."""
     stored = _decoded_tiff(path, labels=True)[0] if tiff else _decoded(path, labels=True)
     if (stored != stored[:, :1]).any():
-        raise UnreadableError("a colour picture; a mask holds one number a pixel")
+        raise UnreadableError("a colour picture; a mask holds one number per pixel")
     labels = stored[:, 0].transpose(2, 1, 0)
     return _black_and_white(labels) if not tiff and is_jpeg(path) else labels
 

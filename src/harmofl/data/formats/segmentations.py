@@ -61,7 +61,7 @@ def _put(target: Mask, values: Mask) -> None:
     """Write one frame into a slice, in place."""
     marked = values != 0
     if (marked & (target != 0) & (target != values)).any():
-        raise UnreadableError("its segments overlap; a mask holds one number a pixel")
+        raise UnreadableError("its segments overlap; a mask holds one number per pixel")
     target[marked] = values[marked]
 
 

@@ -73,7 +73,7 @@ def list_samples(folder: Path, kind: Kind) -> Listing:
         raise UsageError(f"{error}{end} It should look like this:\n{EXAMPLE[kind]}")
     rows = list(_rows(Table(folder, NAME), kind))
     if not rows:
-        raise UsageError(f"{folder / NAME}: names no image: there is nothing below its header")
+        raise UsageError(f"{folder / NAME}: names no image: there are no rows below its header")
     problems: list[Problem] = []
     first_rows: dict[str, tuple[int, Sample]] = {}
     read = [(row, *_sample(tree, row, TRUTH[kind])) for row in rows]

@@ -80,7 +80,7 @@ class Roster:
     def read(cls, exchange: Exchange, value: Any) -> Roster:
         """One that travelled; ValueError says what is wrong with it."""
         if not isinstance(value, dict) or len(value) < FEWEST_SITES:
-            raise ValueError(f"a sum of fewer than {FEWEST_SITES} sites could tell what one of them sent")
+            raise ValueError(f"a sum of fewer than {FEWEST_SITES} sites could reveal what one of them sent")
         adverts = {site: Advert.read(advert) for site, advert in value.items()}
         keys = [getattr(advert, key) for advert in adverts.values() for key in KEYS]
         if len(set(keys)) < len(keys):

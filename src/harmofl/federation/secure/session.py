@@ -204,8 +204,8 @@ class SiteExchange:
         before = self._notes()["sums"].get(_place(exchange))
         if before not in (None, _digest(names)):
             raise ValueError(
-                f"round {exchange.round} has been summed over other sites before, and the difference would tell what "
-                "a single one sent: go on when the same sites are there, or start another run"
+                f"round {exchange.round} has been summed over other sites before, and the difference would reveal "
+                "what a single one sent: continue when the same sites are there, or start another run"
             )
 
     def _current(self, exchange: Exchange) -> Session:

@@ -70,7 +70,7 @@ def share_from_hex(text: str) -> int:
 
 def _check_places(places: Sequence[int]) -> None:
     if len(set(places)) != len(places) or not all(0 < place < PRIME for place in places):
-        raise ValueError("places of shares must differ, and be above 0: at 0 stands the secret")
+        raise ValueError("places of shares must differ, and be above 0: the secret is at 0")
 
 
 def _value(coefficients: Sequence[int], place: int) -> int:
