@@ -211,9 +211,9 @@ class Nodes:
     def nodes(self) -> dict[Connection, str]:
         return dict(self.here)
 
-    def post(self, node: int, data: bytes, seconds: float, kind: str = "") -> str:
+    def post(self, nodes: Iterable[int], data: bytes, seconds: float, kind: str = "") -> list[str]:
         assert kind == "query.hello"
-        return str(node)
+        return [str(node) for node in nodes]
 
     def fetch(self, identifier: str) -> bytes | str | None:
         return self.said[int(identifier)]

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 import ssl
 import threading
 import time
@@ -19,17 +20,17 @@ pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from fastapi import HTTPException
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from flwr.supercore.run import RunNotRunningException
 
 from harmofl.deployment.allowances import write_limit
 from harmofl.deployment.flower import guard
 from harmofl.deployment.flower.guard import Guard
 from harmofl.deployment.flower.identities import public_text
-from harmofl.deployment.flower.messages import pack, unpack
+from harmofl.deployment.flower.messages import pack, unpack, with_nonce
 from harmofl.deployment.flower.runtime import programs
 from harmofl.deployment.flower.runtime.operator import node_key
-from harmofl.deployment.flower.runtime.parts import look_often
+from harmofl.deployment.flower.runtime.parts import OFTEN, look_often
 from harmofl.deployment.flower.runtime.run import application
 from harmofl.deployment.flower.runtime.tasks import heartbeat
 from harmofl.deployment.tls.certificates import make_site_key
@@ -166,6 +167,97 @@ def test_parts_that_are_not_there_yet_are_looked_for_soon() -> None:
     assert look_often(look_often(pull_objects)).func is pull_objects  # type: ignore[attr-defined]
 
 
+def test_one_site_looks_for_parts_ten_times_a_second() -> None:
+    """Flower doubles the wait after every look: for a message that takes a second, half a second would be lost."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError, pull_objects
+
+    looked: list[float] = []
+
+    def pull(name: str) -> bytes:
+        looked.append(time.monotonic())
+        if looked[-1] - looked[0] < 1:
+            raise ObjectUnavailableError(name)
+        return b"part"
+
+    look_often(pull_objects, OFTEN)(["name"], pull)
+    assert len(looked) > 7, "with waits that double there would be 6"
+
+
+def incoming(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, bytes]]:
+    """A message with two parts, as a SuperNode is told of it, and what is in it by name."""
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 7)
+    content = RecordDict({name: pack(name.encode())["payload"] for name in ("a", "b")})
+    message = Message(content, dst_node_id=1, message_type="query")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    return message, {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
+
+
+def receive(monkeypatch: pytest.MonkeyPatch, message: Any, store: Any, pull_object: Any) -> int | None:
+    """Flower's own reception of a message at a SuperNode."""
+    from flwr.supercore.inflatable.inflatable_object import get_object_tree
+    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+
+    loop = import_module("flwr.supernode.start_client_internal")
+    monkeypatch.setattr(loop, "pull_objects", programs.without_result(loop.pull_objects))  # type: ignore[attr-defined]
+    state = InMemoryNodeState(store)
+    state.store_run(SimpleNamespace(run_id=7, fab_hash="", primary_task_type=""))  # type: ignore[arg-type]
+    nothing: dict[str, Any] = dict.fromkeys(["node_config", "get_run", "get_fab", "trusted_entities"])
+    received: int | None = programs.pass_on_at_once(loop._pull_and_store_message)(  # type: ignore[attr-defined]
+        state=state,
+        object_store=store,
+        receive=lambda: (message, get_object_tree(message)),
+        pull_object=pull_object,
+        confirm_message_received=lambda run, name: None,
+        **nothing,
+    )
+    return received
+
+
+def test_a_part_is_passed_on_before_the_next_one_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+
+    message, parts = incoming(monkeypatch)
+    store, there = InMemoryObjectStore(), []
+
+    def pull(run: int, name: str) -> bytes:
+        there.append(sum(store.get(each) == content for each, content in parts.items()))
+        return parts[name]
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # by which Flower decides how many parts it asks for at once
+    assert receive(monkeypatch, message, store, pull) == 7
+    assert there == list(range(len(parts)))
+
+
+def test_a_site_may_take_a_message_as_soon_as_its_last_part_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells the SuperNode so, which forgets the message."""
+    from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+
+    message, parts = incoming(monkeypatch)
+
+    class Store(InMemoryObjectStore):
+        def put(self, object_id: str, object_content: bytes) -> None:
+            super().put(object_id, object_content)
+            if all(map(self.get, parts)):
+                self.delete(message.metadata.message_id)
+
+    store = Store()
+    assert receive(monkeypatch, message, store, lambda run, name: parts[name]) == 7
+    assert len(store) == 0
+
+
+def test_a_part_that_is_not_what_its_name_says_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+
+    message, _ = incoming(monkeypatch)
+    store = InMemoryObjectStore()
+    assert receive(monkeypatch, message, store, lambda run, name: b"something else") is None
+    assert len(store) == 0
+
+
 def test_a_message_whose_run_ends_while_it_is_fetched_is_cleaned_up() -> None:
     def ended(run: int, identifier: str) -> bytes:
         raise RunNotRunningException
@@ -187,12 +279,14 @@ def test_the_end_of_a_run_is_an_exception_that_cleaning_up_would_miss() -> None:
 
 def test_bytes_come_out_of_a_message_as_they_went_in() -> None:
     data = bytes(range(256)) * 1000
-    assert unpack(pack(data, nonce="n")) == data
+    assert unpack(with_nonce(pack(data), "n")) == data
 
 
 def test_no_two_messages_have_the_same_name() -> None:
-    contents = [pack(b"data", nonce=nonce) for nonce in ("a", "b")]
-    assert contents[0].object_id != contents[1].object_id
+    content = pack(b"data")
+    first, second = with_nonce(content, "a"), with_nonce(content, "b")
+    assert first.object_id != second.object_id
+    assert first["payload"] is second["payload"], "the bytes are there once"
 
 
 def test_a_message_without_bytes_is_refused() -> None:

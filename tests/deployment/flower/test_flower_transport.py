@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -28,15 +29,15 @@ class Mailbox:
             node: lambda site=site: encode(Reply(site)) for node, site in ((1, "A"), (2, "B"))
         }
         self.removed: set[int] = set()
-        self.posted: list[tuple[int, bytes]] = []
+        self.posted: list[tuple[list[int], bytes]] = []
         self.fetched: list[str] = []
 
     def connections(self) -> dict[bytes, Connection]:
         return dict(self.here)
 
-    def post(self, node: int, data: bytes, seconds: float) -> str:
-        self.posted.append((node, data))
-        return f"{len(self.posted)}:{node}" if node not in self.removed else ""
+    def post(self, nodes: Iterable[int], data: bytes, seconds: float) -> list[str]:
+        self.posted.append((list(nodes), data))
+        return [f"{len(self.posted)}:{node}" if node not in self.removed else "" for node in nodes]
 
     def fetch(self, identifier: str) -> bytes | str | None:
         self.fetched.append(identifier)
@@ -64,7 +65,23 @@ def asked(mailbox: Mailbox, timeout: float = 5) -> dict[str, str]:
 
 def test_every_site_is_asked_and_answers(mailbox: Mailbox) -> None:
     assert asked(mailbox) == {"A": "", "B": ""}
-    assert mailbox.posted == [(1, encode(REQUEST)), (2, encode(REQUEST))]
+
+
+def test_sites_with_equal_requests_are_told_together(mailbox: Mailbox) -> None:
+    asked(mailbox)
+    assert mailbox.posted == [([1, 2], encode(REQUEST))]
+
+
+def test_sites_with_different_requests_are_told_one_after_the_other(mailbox: Mailbox) -> None:
+    other = replace(REQUEST, score=True)
+    list(FlowerTransport(mailbox, KEYS).ask({"B": other, "A": REQUEST}, 5))  # type: ignore[arg-type]
+    assert mailbox.posted == [([1], encode(REQUEST)), ([2], encode(other))]
+
+
+def test_no_more_sites_than_so_many_are_told_together(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+    assert asked(mailbox) == {"A": "", "B": ""}
+    assert [nodes for nodes, _ in mailbox.posted] == [[1], [2]]
 
 
 def test_a_site_that_is_not_there_is_not_waited_for(mailbox: Mailbox) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,8 @@ LOOK_EVERY = 0.5
 LEEWAY = 30.0
 """Seconds for which Flower keeps a message longer than we wait, so that it is we who say that a site is late."""
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 1.0
+AT_ONCE = 50
+"""Sites that are told together that there is something for them."""
 
 
 class Post(Protocol):
@@ -28,8 +30,8 @@ class Post(Protocol):
     def connections(self) -> Mapping[Any, Connection]:
         """Who is connected, by what a site is known by."""
 
-    def post(self, node: int, data: bytes, seconds: float) -> str:
-        """Send bytes that expire after so many seconds; return the message's name, empty if it was not taken."""
+    def post(self, nodes: Iterable[int], data: bytes, seconds: float) -> Sequence[str]:
+        """Send the same bytes to each node; return the messages' names, empty for those that were not taken."""
 
     def fetch(self, identifier: str) -> bytes | str | None:
         """Return the bytes that answer a message, or why there are none; None as long as there is neither."""
@@ -62,11 +64,10 @@ class FlowerTransport:
         exchange = Exchange(self._mailbox, timeout)
         try:
             here = self._find_connected()
-            for site in sorted(requests):
-                if site in here:
-                    exchange.send(site, here[site], requests[site])
-                else:
-                    yield Reply(site, error=NOT_CONNECTED)
+            for site in sorted(requests.keys() - here.keys()):
+                yield Reply(site, error=NOT_CONNECTED)
+            for sites, data in encode_together({site: requests[site] for site in requests.keys() & here.keys()}):
+                exchange.send({site: here[site] for site in sites}, data)
             for site, outcome in exchange.outcomes(self._find_connected):
                 yield reply_of(site, outcome, self._largest)
         finally:
@@ -75,6 +76,21 @@ class FlowerTransport:
     def _find_connected(self) -> dict[str, Connection]:
         connections = self._mailbox.connections()
         return {site: connections[key] for site, key in self._keys.items() if key in connections}
+
+
+def encode_together(requests: Mapping[str, Request]) -> Iterator[tuple[list[str], bytes]]:
+    """Sites in the order of their names, neighbours whose requests are equal together, with the bytes to send."""
+    together: list[str] = []
+    before = b""
+    for site in sorted(requests):
+        data = encode(requests[site])
+        if together and (data != before or len(together) == AT_ONCE):
+            yield together, before
+            together = []
+        together.append(site)
+        before = data
+    if together:
+        yield together, before
 
 
 @dataclass
@@ -90,14 +106,16 @@ class Exchange:
     def __post_init__(self) -> None:
         self._deadline = time.monotonic() + self.timeout
 
-    def send(self, site: str, connection: Connection, request: Request) -> None:
-        """Send one request. Flower stores equal parts of messages once, however many sites they are for."""
-        identifier = self.mailbox.post(connection.node, encode(request), self.timeout + LEEWAY)
-        self._waiting[site] = connection
-        if not identifier:
-            self._answers.put((site, NOT_CONNECTED))
-            return
-        threading.Thread(target=self._fetch, args=(site, identifier), daemon=True).start()
+    def send(self, sites: Mapping[str, Connection], data: bytes) -> None:
+        """Send the same bytes to some sites. Flower stores equal parts of messages once, however many they are for."""
+        nodes = [connection.node for connection in sites.values()]
+        identifiers = self.mailbox.post(nodes, data, self.timeout + LEEWAY)
+        self._waiting.update(sites)
+        for site, identifier in zip(sites, identifiers, strict=True):
+            if identifier:
+                threading.Thread(target=self._fetch, args=(site, identifier), daemon=True).start()
+            else:
+                self._answers.put((site, NOT_CONNECTED))
 
     def outcomes(self, connected: Callable[[], Mapping[str, Connection]]) -> Iterator[tuple[str, bytes | str]]:
         """Each site's outcome, as soon as it is known."""

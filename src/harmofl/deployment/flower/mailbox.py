@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import httpx
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from harmofl.deployment.flower.messages import pack, unpack
+from harmofl.deployment.flower.messages import pack, unpack, with_nonce
 
 WENT_AWAY = "went away during the round"
 UNAUTHORIZED = 401
@@ -42,14 +43,16 @@ class Mailbox:
         nodes = self._grid.get_nodes()
         return {Connection(node.node_id, node.last_activated_at): node.name for node in nodes}
 
-    def post(self, node: int, data: bytes, seconds: float, kind: str = QUERY) -> str:
-        """Send bytes that expire after so many seconds; return the message's name, which nobody else can guess.
+    def post(self, nodes: Iterable[int], data: bytes, seconds: float, kind: str = QUERY) -> list[str]:
+        """Send the same bytes to each node, to expire after so many seconds; return the messages' names.
 
-        It is empty if the message was not taken, as that site has just been removed.
+        Nobody else can guess a name. It is empty if the message was not taken, as that site has just been removed.
+        All nodes learn of their messages before the bytes are sent, once for all of them.
         """
-        content = pack(data, nonce=secrets.token_hex(16))
-        [identifier] = [*self._grid.push_messages([Message(content, node, kind, ttl=seconds)]), ""][:1]
-        return str(identifier or "")
+        payload = pack(data)
+        messages = [Message(with_nonce(payload, secrets.token_hex(16)), node, kind, ttl=seconds) for node in nodes]
+        taken = [str(identifier or "") for identifier in self._grid.push_messages(messages)]
+        return taken or [""] * len(messages)
 
     def fetch(self, identifier: str) -> bytes | str | None:
         """Return the bytes that answer a message, or why there are none; None as long as there is neither."""

@@ -10,13 +10,16 @@ PAYLOAD = "payload"
 RAW = "raw"
 
 
-def pack(data: bytes, nonce: str = "") -> RecordDict:
+def pack(data: bytes) -> RecordDict:
     """Make bytes a message's content: an array, as Flower cuts nothing else into parts."""
     array = Array(dtype="uint8", shape=(len(data),), stype=RAW, data=data)
     content: dict[str, Any] = {PAYLOAD: ArrayRecord({PAYLOAD: array})}
-    if nonce:
-        content["nonce"] = ConfigRecord({"nonce": nonce})
     return RecordDict(content)
+
+
+def with_nonce(content: RecordDict, nonce: str) -> RecordDict:
+    """The same content, its parts shared, under a name of its own: Flower names a message by what is in it."""
+    return RecordDict({**content, "nonce": ConfigRecord({"nonce": nonce})})
 
 
 def unpack(content: RecordDict) -> bytes:

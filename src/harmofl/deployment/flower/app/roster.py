@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from harmofl.deployment.flower.mailbox import QUERY, Connection, Mailbox
@@ -45,16 +45,16 @@ class Roster:
             self._ask(node) if node not in self._asked else self._look(node, nodes)
         return {name: node for node, name in self._names.items() if name}
 
-    def post(self, node: int, data: bytes, seconds: float) -> str:
-        """Send bytes to a node."""
-        return self._mailbox.post(node, data, seconds)
+    def post(self, nodes: Iterable[int], data: bytes, seconds: float) -> list[str]:
+        """Send the same bytes to each node."""
+        return self._mailbox.post(nodes, data, seconds)
 
     def fetch(self, identifier: str) -> bytes | str | None:
         """Return the bytes that answer a message, or why there are none; None as long as there is neither."""
         return self._mailbox.fetch(identifier)
 
     def _ask(self, node: Connection) -> None:
-        message = self._mailbox.post(node.node, b"", PATIENCE, kind=f"{QUERY}.{HELLO}")
+        [message] = self._mailbox.post([node.node], b"", PATIENCE, kind=f"{QUERY}.{HELLO}")
         self._asked[node] = Asked(message, time.monotonic() + PATIENCE)
 
     def _look(self, node: Connection, nodes: dict[Connection, str]) -> None:

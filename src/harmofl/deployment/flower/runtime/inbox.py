@@ -25,12 +25,12 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from harmofl.deployment.flower.identities import client_context
 from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime.operator import executor_proof, retry_for
-from harmofl.deployment.flower.runtime.parts import look_often
+from harmofl.deployment.flower.runtime.parts import OFTEN, look_often
 from harmofl.deployment.flower.runtime.programs import HEARTBEAT
 from harmofl.deployment.flower.runtime.tasks import heartbeat
 
 run_clientapp: Any = import_module("flwr.supernode.runtime.run_clientapp")  # its package hides it behind a function
-run_clientapp.pull_and_inflate_object_from_tree = look_often(run_clientapp.pull_and_inflate_object_from_tree)
+run_clientapp.pull_and_inflate_object_from_tree = look_often(run_clientapp.pull_and_inflate_object_from_tree, OFTEN)
 LOCAL_PATIENCE = 30.0
 WITHDRAWN = (ObjectPullError, ObjectPushError, httpx.HTTPStatusError)
 """The errors when the run that asked has ended meanwhile, so that nobody wants the answer any more."""

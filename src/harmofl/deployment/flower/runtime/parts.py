@@ -10,10 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-QUICKLY: dict[str, Any] = {"initial_backoff": 0.05, "backoff_cap": 1.0, "max_tries_per_object": None}
+QUICKLY: dict[str, Any] = {"initial_backoff": 0.05, "max_tries_per_object": None}
 """Look again soon, and as often as it takes: large messages over slow lines take their time, at most two hours."""
+SELDOM, OFTEN = 1.0, 0.1
+"""The longest wait between two looks: of a server, which may wait for hundreds of sites, and of one site."""
 
 
-def look_often(pull: Callable[..., Any]) -> Callable[..., Any]:
+def look_often(pull: Callable[..., Any], longest_wait: float = SELDOM) -> Callable[..., Any]:
     """The same function of Flower's, which looks for missing parts often."""
-    return pull if isinstance(pull, partial) else partial(pull, **QUICKLY)
+    return pull if isinstance(pull, partial) else partial(pull, **QUICKLY, backoff_cap=longest_wait)

@@ -25,7 +25,7 @@ from harmofl.deployment.flower.addresses import is_behind_proxy
 from harmofl.deployment.flower.door import KEYS, Door, Keys, server_context
 from harmofl.deployment.flower.guard import LIMIT, Guard, Note
 from harmofl.deployment.flower.identities import derive_operator, read_key, with_own_key
-from harmofl.deployment.flower.runtime.parts import look_often
+from harmofl.deployment.flower.runtime.parts import OFTEN, look_often
 from harmofl.deployment.flower.serving import protocol_of, serve
 from harmofl.deployment.processes import end_with_parent
 
@@ -123,8 +123,8 @@ def run_supernode(private_key: Path) -> None:
     loop = flower_module("supernode.start_client_internal")
     pace = Pace()
     loop.time = SimpleNamespace(sleep=pace.sleep)
-    loop._pull_and_store_message = pace.watch(clean_up_after(loop._pull_and_store_message))
-    loop.pull_objects = look_often(loop.pull_objects)
+    loop._pull_and_store_message = pace.watch(clean_up_after(pass_on_at_once(loop._pull_and_store_message)))
+    loop.pull_objects = without_result(look_often(loop.pull_objects, OFTEN))
     for user in ("supercore.heartbeat", "supernode.fleet_http_connection"):
         flower_module(user).HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
     flower_module("supernode.cli.flower_supernode").flower_supernode()
@@ -161,6 +161,38 @@ def show_key(private_key: Path) -> None:
         return with_own_key(ssl.SSLContext(protocol), key)
 
     clients.ssl = SimpleNamespace(SSLContext=make, PROTOCOL_TLS_CLIENT=ssl.PROTOCOL_TLS_CLIENT)
+
+
+def pass_on_at_once(pull_and_store: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Store each part of a message as soon as it has arrived, so that the site's process takes it from there.
+
+    Flower would keep all parts back until the last one has come.
+    """
+
+    def pull(**arguments: Any) -> int | None:
+        pull_object, store = arguments["pull_object"], arguments["object_store"]
+
+        def pull_and_put(run: int, identifier: str) -> bytes:
+            content: bytes = pull_object(run, identifier)
+            store.put(identifier, content)
+            return content
+
+        return pull_and_store(**arguments | {"pull_object": pull_and_put})
+
+    return pull
+
+
+def without_result(pull: Callable[..., Any]) -> Callable[..., dict[str, bytes]]:
+    """The same function for parts that are stored as they come: none is left for Flower to store afterwards.
+
+    By then the site's process may have taken the whole message, and Flower refuses to store parts of one that is gone.
+    """
+
+    def pulled(*arguments: Any, **more: Any) -> dict[str, bytes]:
+        pull(*arguments, **more)
+        return {}
+
+    return pulled
 
 
 def clean_up_after(pull_and_store: Callable[..., int | None]) -> Callable[..., int | None]:
