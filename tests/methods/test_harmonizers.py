@@ -372,6 +372,33 @@ def test_a_single_number_is_no_shape() -> None:
         AmplitudeNormalization(shape)
 
 
+@pytest.mark.parametrize("shape", [(3, 0, 8), (3, -1, 8), (3, 8.0, 8.0), "rgb"])
+def test_sizes_that_are_no_whole_numbers_above_zero_are_refused(shape: Any) -> None:
+    with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\)"):
+        AmplitudeNormalization(shape)
+
+
+def test_sizes_may_be_those_of_an_image_or_of_numpy() -> None:
+    for shape in (torch.zeros(3, 4, 5).shape, [3, 4, 5], tuple(np.array([3, 4, 5]))):
+        assert AmplitudeNormalization(shape, "full").amplitude.shape == (3, 4, 3)
+
+
+WRONG_MEASUREMENTS: dict[str, tuple[Any, type[Exception], str]] = {
+    "a tensor": (torch.ones(1, 1, 1), TypeError, r"must be like measurement\(\): \{'amplitude': a tensor\}"),
+    "another name": ({"mean": torch.ones(1, 1, 1)}, TypeError, r"must be like measurement\(\)"),
+    "a number": ({"amplitude": 1.0}, TypeError, r"must be like measurement\(\)"),
+    "not a number": ({"amplitude": torch.full((1, 1, 1), torch.nan)}, ValueError, "amplitude holds NaN or infinity"),
+}
+
+
+@pytest.mark.parametrize(("combined", "error", "words"), WRONG_MEASUREMENTS.values(), ids=WRONG_MEASUREMENTS)
+def test_what_is_no_measurement_is_not_received(combined: Any, error: type[Exception], words: str) -> None:
+    layer = AmplitudeNormalization((1, 2, 2))
+    with pytest.raises(error, match=words):
+        layer.receive(combined)
+    assert layer.amplitude.item() == 0
+
+
 @pytest.mark.parametrize("shape", [(1, 8, 8, 8, 8), (8,)])
 def test_a_shape_without_one_to_three_spatial_dimensions_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"image_shape must be \(channels, height, width\), or .*, not \("):

@@ -267,6 +267,19 @@ def test_what_is_no_loss_is_refused_with_the_reason(
         step(network, SGD(network.parameters(), lr=0.1), lambda: change(compute_loss()))
 
 
+@pytest.mark.parametrize("step", [descend, PerturbedDescent(radius=0.05)])
+def test_a_loss_that_was_computed_before_is_refused_as_a_step_computes_it_itself(step: Any) -> None:
+    network = small_network()
+    with pytest.raises(TypeError, match="compute_loss must be a function that computes the loss, not Tensor"):
+        step(network, SGD(network.parameters(), lr=0.1), loss_of(network)())
+
+
+def test_a_model_in_the_place_of_the_optimizer_is_refused_with_the_order() -> None:
+    network: Any = small_network()
+    with pytest.raises(TypeError, match="the order is model, optimizer, compute_loss"):
+        PerturbedDescent(radius=0.05)(SGD(network.parameters(), lr=0.1), network, loss_of(network))  # type: ignore[arg-type]
+
+
 def test_the_optimizer_of_another_model_is_refused_as_it_would_train_nothing() -> None:
     network, other = small_network(), small_network()
     with pytest.raises(RuntimeError, match=r"none of the optimizer's weights a gradient: is it the optimizer of this"):

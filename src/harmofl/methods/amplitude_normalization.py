@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +47,8 @@ class AmplitudeNormalization(BandLayer):
     ) -> None:
         super().__init__(image_shape, band, spacing)
         self.decay = decay
-        if not 0 <= decay <= 1:
-            raise ValueError(f"decay must be from 0 to 1, not {decay}")
+        if not (isinstance(decay, (int, float)) and 0 <= decay <= 1):
+            raise ValueError(f"decay must be from 0 to 1, not {decay!r}")
         # What is still missing of the average's weights: (1 - v)^k after k batches, 0 once an average was received.
         self.register_buffer("bias", torch.ones(()))
         self.register_buffer("frozen", torch.zeros((), dtype=torch.uint8))
@@ -127,9 +127,15 @@ class AmplitudeNormalization(BandLayer):
 
     def receive(self, combined: State) -> None:
         """Continue from the given amplitude, without correction."""
+        if not (isinstance(combined, Mapping) and isinstance(combined.get("amplitude"), Tensor)):
+            raise TypeError(
+                "what is received must be like measurement(): {'amplitude': a tensor}, not " + repr(combined)
+            )
         expected, given = tuple(self.amplitude.shape), tuple(combined["amplitude"].shape)
         if given != expected:
             raise ValueError(f"amplitude must be of shape {expected}, not {given}")
+        if not combined["amplitude"].isfinite().all():
+            raise ValueError("amplitude holds NaN or infinity: it was not received")
         self.amplitude.copy_(combined["amplitude"].clamp_min(0))  # the noise of differential privacy may be negative
         self.bias.zero_()
 

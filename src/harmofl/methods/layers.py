@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any, Literal, Self
 
 import torch
@@ -99,7 +100,7 @@ class BandLayer(Harmonizer):
 
     def __init__(self, image_shape: ImageShape, band: Band, spacing: Sequence[float] | None) -> None:
         super().__init__()
-        if not isinstance(image_shape, Sequence) or len(image_shape) not in (2, 3, 4):
+        if not _is_shape(image_shape):
             raise ValueError(
                 "image_shape must be (channels, height, width), or have one or three spatial dimensions, not "
                 f"{image_shape}"
@@ -204,6 +205,12 @@ class BandLayer(Harmonizer):
         if count == 0:
             raise ValueError("no images to measure")
         return total / count
+
+
+def _is_shape(given: object) -> bool:
+    """Whether it is a number of channels with one to three sizes."""
+    is_long_enough = isinstance(given, Sequence) and len(given) in (2, 3, 4)
+    return is_long_enough and all(isinstance(size, Integral) and size > 0 for size in given)  # type: ignore[operator, attr-defined]
 
 
 def _check_spacing(spacing: Sequence[float] | None, num_dimensions: int) -> tuple[float, ...]:

@@ -134,6 +134,11 @@ class PerturbedDescent(Radius, RoundStep):
         self, model: nn.Module, optimizer: Optimizer, compute_loss: ComputeLoss
     ) -> tuple[Tensor, Direction]:
         """Make a step in a new direction; return the loss and the direction."""
+        if not hasattr(optimizer, "param_groups"):
+            raise TypeError(
+                f"optimizer must be a torch optimizer, not {type(optimizer).__name__}: the order is model, optimizer, "
+                "compute_loss"
+            )
         if isinstance(optimizer, LBFGS):
             raise TypeError("optimizer must not be LBFGS, as it computes gradients itself, by a closure")
         if self.ascent_fraction < 1:
@@ -221,6 +226,11 @@ def check_loss(loss: Tensor) -> Tensor:
 
 def take_gradient(optimizer: Optimizer, compute_loss: ComputeLoss) -> Tensor:
     """Compute the loss and its gradient at the present weights; earlier gradients are dropped."""
+    if not callable(compute_loss):
+        raise TypeError(
+            f"compute_loss must be a function that computes the loss, not {type(compute_loss).__name__}: a step may "
+            "call it again at other weights"
+        )
     optimizer.zero_grad()
     with part("forward"):
         loss = check_loss(compute_loss())
