@@ -114,9 +114,12 @@ def test_a_model_without_statistics_is_refused(tmp_path: Path) -> None:
         harmofl.adapt(tmp_path / "run", bright_images(tmp_path / "new"), out=tmp_path / "model")
 
 
-def test_movement_is_told_in_old_deviations_and_as_a_factor() -> None:
+def test_movement_is_that_of_the_layer_that_moved_most_in_old_deviations_and_as_a_factor() -> None:
+    """Deeper layers see normalized features, and hardly move however unlike the images are."""
     before = {"a.running_mean": torch.tensor([0.0, 1.0, 5.0]), "a.running_var": torch.tensor([4.0, 1.0, 1.0])}
     after = {"a.running_mean": torch.tensor([4.0, 1.5, 5.0]), "a.running_var": torch.tensor([1.0, 9.0, 1.0])}
+    deeper = {f"{layer}.{name}": torch.ones(64) for layer in "bc" for name in ("running_mean", "running_var")}
+    before, after = before | deeper, after | deeper
     shift, ratio = measure_movement(before, after)
     assert shift == pytest.approx(0.5, rel=1e-4)  # 2, 0.5 and 0 old deviations
     assert ratio == pytest.approx(2.0, rel=1e-4)  # factors 2, 3 and 1

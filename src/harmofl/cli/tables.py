@@ -180,8 +180,8 @@ def show_adaptation(summary: AdaptationSummary, out: Path) -> None:
     moved = []
     if summary.shift_of_means is not None:
         moved.append(
-            f"batch norm means moved by {summary.shift_of_means:.2f} standard deviations, deviations changed by a "
-            f"factor of {summary.ratio_of_deviations:.2f} (medians over channels)"
+            f"batch norm means moved by up to {summary.shift_of_means:.2f} standard deviations, deviations changed by "
+            f"a factor of up to {summary.ratio_of_deviations:.2f} (layer by layer, medians over channels)"
         )
     if summary.change_of_harmonizer is not None:
         moved.append(f"what the harmonizer holds of its own site changed by {summary.change_of_harmonizer:.0%}")

@@ -48,9 +48,9 @@ class AdaptationSummary:
     inputs: int
     """Slices or tiles of them that the network saw."""
     shift_of_means: float | None
-    """Of batch norm: median over channels of |new mean − old mean| in units of the old standard deviation."""
+    """Of the batch norm layer where it is most: median over channels of |new − old mean| in old standard deviations."""
     ratio_of_deviations: float | None
-    """Of batch norm: median over channels of the larger standard deviation divided by the smaller one."""
+    """Of the layer where it is most: median over channels of the larger standard deviation divided by the smaller."""
     change_of_harmonizer: float | None
     """How far what the harmonizer holds of this hospital lies from what it held before, relative to that."""
     unreadable: Mapping[str, str]
@@ -186,14 +186,18 @@ def _relative_change(before: State, after: State) -> float:
 
 
 def measure_movement(before: State, after: State) -> tuple[float, float]:
-    """How far means moved, in old deviations, and by what factor deviations changed: medians over all channels."""
+    """How far means moved, in old deviations, and by what factor deviations changed, each where it is most.
+
+    Of a layer the median over its channels counts. Layers see what those before them have normalized, so that most of
+    them hardly move, whatever the images look like: often the first one tells.
+    """
     shifts, ratios = [], []
     for variance in [name for name in before if name.endswith("running_var")]:
         mean = variance.removesuffix("running_var") + "running_mean"
         old, new = ((state[variance] + 1e-5).sqrt() for state in (before, after))
-        shifts.append((after[mean] - before[mean]).abs() / old)
-        ratios.append(torch.maximum(new / old, old / new))
-    return float(torch.cat(shifts).median()), float(torch.cat(ratios).median())
+        shifts.append(float(((after[mean] - before[mean]).abs() / old).median()))
+        ratios.append(float(torch.maximum(new / old, old / new).median()))
+    return max(shifts), max(ratios)
 
 
 def _write(out: Path, model: Model, description: Mapping[str, Any], summary: AdaptationSummary) -> None:
