@@ -203,8 +203,10 @@ def test_a_site_can_ask_nobody_for_anything(federation: Live, folder: Path) -> N
 
 
 BAD_SERVER = """
-import io, json, sys, threading, time, zipfile
+import io, json, socket, sys, threading, time, zipfile
 from nvflare.apis.event_type import EventType
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
 from nvflare.private.admin_defs import Message as Order
 from nvflare.private.defs import RequestHeader, new_cell_message
 from harmofl.deployment.nvflare import node, server
@@ -217,6 +219,24 @@ def job(marker):
         file.writestr("config/config_fed_client.json", json.dumps(config))
         file.writestr("custom/evil.py", "print('evil')")
     return data.getvalue()
+
+def connects(core, client):
+    # Offers an address that the site, as FLARE has it, would connect to: here of this machine, or of any other.
+    send = core._send_to_endpoint
+    def lie(to_endpoint, message):
+        if message.get_header(MessageHeaderKey.CONN_URL):
+            message.set_header(MessageHeaderKey.FROM_CELL, "somebody")
+        return send(to_endpoint, message)
+    core._send_to_endpoint = lie
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        offer = Message({MessageHeaderKey.CONN_URL: f"tcp://127.0.0.1:{listener.getsockname()[1]}"}, b"")
+        core.fire_and_forget("task", "heart_beat", client, offer, optional=True)
+        listener.settimeout(8)
+        try:
+            listener.accept()[0].close()
+            return True
+        except TimeoutError:
+            return False
 
 def attack(engine, folder):
     told = {}
@@ -236,6 +256,7 @@ def attack(engine, folder):
             )
             body = getattr(reply.payload, "body", None)
             told[f"{client} {order.topic}"] = [str(reply.get_header("cn__return_code")), str(body)]
+        told[f"{client} connects"] = ["", str(connects(engine.get_cell().core_cell, client))]
     (folder / "told.part").write_text(json.dumps(told))
     (folder / "told.part").rename(folder / "told.json")
 
@@ -251,7 +272,7 @@ node.main(*sys.argv[1:])
 UNGUARDED = """
 import sys
 from harmofl.deployment.nvflare import node, runtime
-runtime.guard_site = lambda cell: None
+runtime.guard_site = lambda cell, admit: None
 runtime.remove_admin_commands = lambda engine: None
 node.main(*sys.argv[1:])
 """
@@ -272,7 +293,9 @@ def test_a_server_that_sends_a_job_or_a_command_is_refused_at_the_site(federatio
         assert {what: answers[what][1] for what in answers if what.startswith(HONEST)} == {
             f"{HONEST} train.deploy": "None",
             f"{HONEST} sys.shell": "None",
+            f"{HONEST} connects": "False",
         }
+        assert answers[f"{unguarded} connects"][1] == "True"
         assert answers[f"{HONEST} train.deploy"][0] != "ok"
         assert answers[f"{unguarded} sys.shell"][1].strip() == str(folder / "sites" / unguarded / "engine")
         assert not list((folder / "sites" / HONEST / "engine").glob("**/evil*"))

@@ -3,16 +3,21 @@
 import base64
 import io
 import os
+import resource
 import ssl
+import subprocess
+import sys
 import threading
 import time
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx
 import pytest
 
 pytest.importorskip("flwr", reason="harmofl[flower] is not installed")
@@ -85,7 +90,14 @@ def superlink(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(programs, "serve", serve)
     monkeypatch.setattr(command, "uvicorn", command.uvicorn)
     monkeypatch.setattr(command, "flower_superlink", lambda: command.uvicorn.run(**options))
-    monkeypatch.setattr(handlers, "push_messages", lambda request, state: "pushed")
+    asked = SimpleNamespace(objects_to_push=["a part"])
+    unasked = SimpleNamespace(objects_to_push=[])
+
+    def push_messages(request: Any, state: Any) -> Any:
+        """As Flower's: what replies to no message is dropped, without a word."""
+        return asked if request.messages_list[0].metadata.reply_to_message_id == "asked" else unasked
+
+    monkeypatch.setattr(handlers, "push_messages", push_messages)
     monkeypatch.setattr(handlers, "push_object", lambda request, state: "part pushed")
     programs.run_superlink(b"secret", tmp_path / "largest-reply")
     return SimpleNamespace(served=served, push=handlers.push_messages)
@@ -107,7 +119,9 @@ def test_a_site_may_only_reply_and_only_for_itself(superlink: Any, sender: int, 
     def request(*messages: SimpleNamespace) -> SimpleNamespace:
         return SimpleNamespace(node=SimpleNamespace(node_id=7), messages_list=list(messages))
 
-    assert superlink.push(request(message(7, "asked")), state=None) == "pushed"
+    assert superlink.push(request(message(7, "asked")), state=None).objects_to_push
+    with pytest.raises(HTTPException, match="403"):
+        superlink.push(request(message(sender, reply_to)), state=None)
     with pytest.raises(HTTPException, match="403"):
         superlink.push(request(message(7, "asked"), message(sender, reply_to)), state=None)
 
@@ -130,7 +144,7 @@ def test_a_supernode_looks_for_messages_often_and_is_missed_soon(
         monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
     monkeypatch.setattr(programs.time, "sleep", slept.append)
     monkeypatch.setattr(import_module("flwr.supernode.cli.flower_supernode"), "flower_supernode", lambda: None)
-    programs.run_supernode(tmp_path / "A")
+    programs.run_supernode(tmp_path / "A", resource.RLIM_INFINITY)
     assert isinstance(clients.ssl.SSLContext(clients.ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext)
     loop.time.sleep(3)  # type: ignore[attr-defined]
     assert slept == [0.5]
@@ -351,6 +365,11 @@ def test_the_parts_of_a_reply_are_counted_before_they_are_kept(superlink: Any, t
     handlers.push_messages(request=message, state=None)  # the same reply again
     with pytest.raises(HTTPException, match="more than the run expects"):
         push(60)
+    for made_up in ("one", "another"):  # a reply to what nobody asked gives no right to send more
+        reply.reply_to_message_id = made_up
+        handlers.push_messages(request=message, state=None)
+        with pytest.raises(HTTPException, match="more than the run expects"):
+            push(60)
 
 
 def test_the_guard_reads_the_headers_that_flower_writes() -> None:
@@ -369,3 +388,36 @@ def test_the_guard_takes_flowers_own_signature() -> None:
     assert guard.has_signed(key.public_key(), headers)
     assert not guard.has_signed(key.public_key(), headers | {guard.TIMESTAMP: b"later"})
     assert public_key_to_bytes(key.public_key()) == public_text(key.public_key())
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """A server that sends whoever asks to another address of theirs."""
+
+    elsewhere: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.elsewhere.append(self.path)
+        self.send_response(307)
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}/another-machine")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_a_server_cannot_send_a_site_to_another_address() -> None:
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with FleetHttpClient(f"http://127.0.0.1:{server.server_port}") as client, pytest.raises(httpx.HTTPStatusError):
+            client.ActivateNode(ActivateNodeRequest())
+        server.shutdown()
+    assert Redirecting.elsewhere == ["/v1/fleet/activate-node"]
+
+
+def test_a_supernode_has_so_much_memory_and_no_more() -> None:
+    code = "from harmofl.deployment.flower.runtime.programs import limit_memory\nlimit_memory(2**30)\nbytearray(2**31)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode
+    assert ended.stderr.endswith("MemoryError\n")

@@ -1,5 +1,6 @@
 """What may pass between FLARE's processes, message by message."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
 from harmofl.deployment.allowances import Allowances
+from harmofl.deployment.nvflare import arrivals as arriving
 from harmofl.deployment.nvflare import runtime
+from harmofl.deployment.nvflare.arrivals import Arrivals
 
 CLIENTS = {"A", "B"}
 
@@ -75,7 +78,7 @@ def server() -> Cell:
 @pytest.fixture
 def site() -> Cell:
     cell = Cell()
-    runtime.guard_site(cell)
+    runtime.guard_site(cell, lambda stream, size, announced: True)
     return cell
 
 
@@ -146,6 +149,14 @@ def test_the_server_may_ask(site: Cell) -> None:
 )
 def test_nothing_else_reaches_a_site(site: Cell, bad: Message) -> None:
     assert not site.passes(bad)
+
+
+@pytest.mark.parametrize("url", ["tcp://10.0.0.7:5432", "file:///srv/images"])
+@pytest.mark.parametrize("kind", [MessageType.REQ, MessageType.REPLY])
+def test_nobody_has_another_party_connect_to_an_address(server: Cell, site: Cell, url: str, kind: str) -> None:
+    named = {"kind": kind, MessageHeaderKey.CONN_URL: url, MessageHeaderKey.FROM_CELL: "somebody"}
+    assert not site.passes(message("task", "heart_beat", "server", "A", **named))
+    assert not server.passes(message("task", "heart_beat", "A", **named))
 
 
 def test_a_message_that_breaks_the_guard_does_not_pass(site: Cell) -> None:
@@ -224,7 +235,46 @@ def test_the_parts_of_an_answer_are_counted_and_the_refusal_is_noted() -> None:
         return made
 
     assert not cell.passes(part(1))  # it was not asked
-    allowances.grant("A", 100)
-    assert cell.passes(part(60))
-    assert not cell.passes(part(60))
-    assert noted == [("A", "A sends more than it was asked for")] * 2
+    assert not cell.passes(part(0))
+    allowances.grant("A", 100_000)
+    assert cell.passes(part(60_000))
+    assert not cell.passes(part(60_000))
+    assert noted == [("A", "A sends more than it was asked for")] * 3
+
+
+def beginning(of: int, number: int = 1, **more: object) -> Message:
+    """The first part of a stream, which says how long it is; FLARE takes so much memory for it at once."""
+    headers = {StreamHeaderKey.SEQUENCE: 0, StreamHeaderKey.SIZE: of, StreamHeaderKey.STREAM_ID: number}
+    return message("sm__STREAM", "sm__DATA", **more, **headers)  # type: ignore[arg-type]
+
+
+def test_an_answer_that_only_says_that_it_is_long_is_refused() -> None:
+    cell, allowances = Cell(), Allowances()
+    runtime.guard_server(cell, lambda: CLIENTS, cell.heard.append, allowances.spend)
+    answer = {"origin": "A", **stream("return_only", "harmofl:ask")}
+    allowances.grant("A", 100_000)
+    assert not cell.passes(beginning(2**31, **answer))
+    allowances.grant("A", 100_000)
+    assert cell.passes(beginning(50_000, **answer))
+    assert not cell.passes(beginning("long", **answer))  # type: ignore[arg-type]
+
+
+def test_a_server_that_sends_more_at_once_than_a_site_takes_is_refused() -> None:
+    cell, arrivals = Cell(), Arrivals(2 * 10**6 - 1)
+    runtime.guard_site(cell, arrivals.admit)
+    runtime.answer_with(cell, lambda data: Future(), arrivals.end)
+    request = {"origin": "server", "to": "A", **stream("harmofl", "ask")}
+    assert cell.passes(beginning(10**6, 1, **request))
+    assert not cell.passes(beginning(10**6, 2, **request))
+    cell.handlers["harmofl", "ask"](Message({StreamHeaderKey.STREAM_ID: 1}, b"it is whole"))
+    assert cell.passes(beginning(10**6, 2, **request))
+    assert not cell.passes(beginning(2**31, 3, **request))
+
+
+def test_a_stream_that_never_ended_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrivals = Arrivals(100)
+    assert arrivals.admit("given up", 80)
+    assert not arrivals.admit("next", 80)
+    later = time.monotonic() + arriving.FORGOTTEN + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert arrivals.admit("next", 80)

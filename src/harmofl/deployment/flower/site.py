@@ -12,8 +12,9 @@ import httpx
 from harmofl.deployment.absence import Absence, explain_absence
 from harmofl.deployment.flower.children import Child, free_port, prepare_process
 from harmofl.deployment.flower.runtime.inbox import Answer, Inbox
-from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.kits import SiteKit, SiteSettings
 from harmofl.deployment.logs import CLOCK, hint_at_clock, name_cause
+from harmofl.deployment.memory import MEGABYTE, memory_of
 from harmofl.deployment.processes import keep_running, stoppable
 from harmofl.deployment.status import SERVER, note_status
 from harmofl.files import PRIVATE, write_whole
@@ -21,6 +22,10 @@ from harmofl.files import PRIVATE, write_whole
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.1
+OWN_MEMORY = 2**30
+"""Bytes that a SuperNode may take beside messages."""
+TIMES = 4
+"""A message and its answer lie in a SuperNode, each while the other comes or goes, and once more as it is unpacked."""
 
 
 def join(kit: SiteKit, answer: Answer) -> None:
@@ -116,6 +121,7 @@ class Node:
         key = str(kit.folder / "keys" / kit.name)
         return [
             key,
+            str(most_memory(kit.settings)),
             *("--isolation", "process", "--superexec-auth-secret-file", str(self._engine / "secret")),
             *("--host", "127.0.0.1", "--port", str(port)),
             *("--superlink", kit.federation.server),
@@ -133,3 +139,8 @@ class Node:
             self._absence.explain()
         elif hint_at_clock(line) != line:
             logger.warning("%s: %s", self._kit.name, CLOCK)
+
+
+def most_memory(own: SiteSettings) -> int:
+    """The bytes that a SuperNode may have: a server that sends on and on does not fill this machine."""
+    return min(OWN_MEMORY + TIMES * own.largest_message_mb * MEGABYTE, memory_of("cpu"))

@@ -13,7 +13,6 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from nvflare.fuel.f3.drivers.net_utils import MAX_FRAME_SIZE
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Project
 from nvflare.lighter.impl.cert import CertBuilder
@@ -32,6 +31,7 @@ from harmofl.files import PRIVATE, write_whole
 
 AUTHORITY_DAYS = 3650
 LARGEST_MESSAGE = 2**31 + 2**20
+LARGEST_FRAME = 2**24
 AUTHORITY_FILE = "cert.json"
 STARTUP_FILES = {"client.crt", "client.key", "server.crt", "server.key", "rootCA.pem", "fed_client.json"}
 STARTUP_FILES |= {"fed_server.json"}
@@ -48,11 +48,12 @@ COMMUNICATION: Mapping[str, Any] = {
     "streaming_max_blob_size": LARGEST_MESSAGE,
     # FLARE opens a port on the loopback for job processes, of which there are none: it takes a certificate to get in.
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls", "secure": True}},
-    # Whoever connects has ten seconds to show a certificate; gRPC would wait two minutes. The others are FLARE's own.
+    # Whoever connects has ten seconds to show a certificate; gRPC would wait two minutes. A frame lies in memory before
+    # anybody can look at it: messages travel in parts of a megabyte, and FLARE would take frames of two gigabytes.
     "grpc": {
         "options": [
-            ["grpc.max_send_message_length", MAX_FRAME_SIZE],
-            ["grpc.max_receive_message_length", MAX_FRAME_SIZE],
+            ["grpc.max_send_message_length", LARGEST_FRAME],
+            ["grpc.max_receive_message_length", LARGEST_FRAME],
             ["grpc.server_handshake_timeout_ms", 10_000],
         ]
     },

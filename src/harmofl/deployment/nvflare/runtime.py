@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +47,9 @@ TOPIC = "ask"
 ROOT = FQCN.ROOT_SERVER
 SILENCE = 30.0
 """Seconds after which a site that nothing came from is taken for gone; its heart beats every few."""
+
+NOTES = 2**10
+"""Bytes that every part of a stream counts, also one without any."""
 
 PAUSE = 60.0
 MOST_REASONS = 100
@@ -110,10 +113,16 @@ def read_payload(payload: object) -> Outcome:
     return Outcome(error="it sent something that is not bytes")
 
 
-def answer_with(cell: Cell, work: Callable[[bytes], Future[bytes]]) -> None:
-    """Answer the server's requests; FLARE sends the future's result, whenever there is one."""
+def answer_with(
+    cell: Cell, work: Callable[[bytes], Future[bytes]], arrived: Callable[[Hashable], None] = lambda stream: None
+) -> None:
+    """Answer the server's requests; FLARE sends the future's result, whenever there is one.
+
+    `arrived`: notes that a stream has come to its end.
+    """
 
     def handle(request: Message) -> Future[Message] | Message:
+        arrived(request.get_header(StreamHeaderKey.STREAM_ID))
         received = read_payload(request.payload)
         if received.error:
             return make_reply(ReturnCode.INVALID_REQUEST)
@@ -189,19 +198,25 @@ def guard_server(
         hear(sender)
         if message.get_header(MessageHeaderKey.DESTINATION) != ROOT:
             return "it is for another site"
-        if is_part(message) and not may_send(sender, size_of(message.payload)):
+        if is_part(message) and not may_send(sender, size_of(message) + announced_by(message)):
             return f"{sender} sends more than it was asked for"
         return refusal_reason(message, TO_SERVER, REPLIES)
 
     guard(cell, refusal, note)
 
 
-def guard_site(cell: Cell) -> None:
-    """Let the server ask and nothing else: no job, no command, no configuration."""
+def guard_site(cell: Cell, admit: Callable[[Hashable, int, int], bool]) -> None:
+    """Let the server ask and nothing else: no job, no command, no configuration.
+
+    `admit`: whether so many bytes more of a stream may come, which is to have so many in all.
+    """
 
     def refusal(message: Message) -> str:
         if message.get_header(MessageHeaderKey.ORIGIN) != ROOT:
             return "it does not come from the server"
+        stream = message.get_header(StreamHeaderKey.STREAM_ID)
+        if is_part(message) and not admit(stream, size_of(message), announced_by(message)):
+            return "the server sends more than is taken here at once (largest_message_mb)"
         return refusal_reason(message, TO_SITE, REQUESTS)
 
     guard(cell, refusal)
@@ -225,9 +240,16 @@ def is_part(message: Message) -> bool:
     return kind == (STREAM_CHANNEL, STREAM_DATA_TOPIC)
 
 
-def size_of(payload: object) -> int:
-    """The bytes of a payload; what is not bytes is refused elsewhere."""
-    return len(payload) if isinstance(payload, (bytes, bytearray, memoryview)) else 0
+def size_of(message: Message) -> int:
+    """The bytes of a part, with some for what FLARE notes of it; what is not bytes is refused elsewhere."""
+    payload = message.payload
+    return NOTES + (len(payload) if isinstance(payload, (bytes, bytearray, memoryview)) else 0)
+
+
+def announced_by(message: Message) -> int:
+    """How long a stream is to be, by its first part: FLARE takes so much memory at once."""
+    is_first = message.get_header(StreamHeaderKey.SEQUENCE) == 0
+    return max(0, int(message.get_header(StreamHeaderKey.SIZE) or 0)) if is_first else 0
 
 
 def stream_refusal(message: Message, stream: tuple[str, str]) -> str:
@@ -248,7 +270,8 @@ def guard(
 
     def look(message: Message) -> Message | None:
         try:
-            reason = refusal(message)
+            # FLARE would connect there, though no such connections are allowed: that holds for listening alone.
+            reason = "it names an address" if message.get_header(MessageHeaderKey.CONN_URL) else refusal(message)
         except Exception as error:
             reason = type(error).__name__
         if not reason:

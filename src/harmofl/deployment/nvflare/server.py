@@ -34,8 +34,9 @@ LOOK_EVERY = 2.0
 """Seconds between two looks at who is connected."""
 FRESH = 1.0
 """Seconds after which the federation's file is read again."""
-TWICE = 2
-"""A part that was lost on its way is sent again, and counts again."""
+TIMES = 3
+"""An answer counts when it says how long it is, and with its parts; a part that was lost is sent again, and counts
+again."""
 GRACE = 60.0
 """Seconds that a request outlives the run's own timeout, as only the run decides when time is up."""
 
@@ -131,7 +132,7 @@ class ConnectedSites:
         if token is None:
             return runtime.Outcome(error=NOT_CONNECTED)
         waiting = SiteGone(self, site, token, over)
-        self.allowances.grant(client_name(site), TWICE * largest)
+        self.allowances.grant(client_name(site), TIMES * largest)
         return runtime.ask(self.engine.get_cell(), client_name(site), data, timeout, waiting)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -16,7 +15,9 @@ from nvflare.apis.fl_context import FLContext
 
 from harmofl.deployment.absence import Absence, explain_absence
 from harmofl.deployment.kits import SiteKit
+from harmofl.deployment.memory import MEGABYTE
 from harmofl.deployment.nvflare import runtime
+from harmofl.deployment.nvflare.arrivals import Arrivals
 from harmofl.deployment.nvflare.names import KIT_VARIABLE
 from harmofl.deployment.participant import Participant
 from harmofl.deployment.status import SERVER, note_status
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 RECONNECT = 10
 """Seconds at most between two attempts to reach the server."""
+TWICE = 2
+"""A message that was given up on its way counts for a while beside the next one."""
 PATIENCE = 20.0
 """Seconds after which a site says that the server has not let it in."""
 
@@ -46,8 +49,9 @@ class SiteDesk(FLComponent):  # type: ignore[misc]  # FLARE has no types
         """Before the client registers, close every way in but ours; what opens later is closed later."""
         engine = fl_ctx.get_engine()
         if event_type == EventType.SYSTEM_BOOTSTRAP:
-            runtime.guard_site(engine.get_cell())
-            runtime.answer_with(engine.get_cell(), self._queue.work)
+            arrivals = Arrivals(TWICE * self._kit.settings.largest_message_mb * MEGABYTE)
+            runtime.guard_site(engine.get_cell(), arrivals.admit)
+            runtime.answer_with(engine.get_cell(), self._queue.work, arrivals.end)
             runtime.note_server_connection(engine.get_cell(), self._note_connection)
             threading.Thread(target=self._warn_while_waiting, daemon=True).start()
         elif event_type == EventType.SYSTEM_START:
@@ -76,18 +80,24 @@ class RequestQueue:
 
     def __init__(self, participant: Participant) -> None:
         self._participant = participant
-        self._numbers = itertools.count()
-        self._newest = -1
+        self._lock = threading.Lock()
+        self._waiting: tuple[int, bytes] = (0, b"")
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="harmofl")
         for name in SLOW_IMPORTS:  # while the client registers, so that the first round does not wait for them
             self._worker.submit(import_module, name)
 
     def work(self, data: bytes) -> Future[bytes]:
-        """Answer a request when its turn comes."""
-        self._newest = number = next(self._numbers)
-        return self._worker.submit(self._answer, number, data)
+        """Answer a request when its turn comes; of those that wait, only the newest lies in memory."""
+        with self._lock:
+            number = self._waiting[0] + 1
+            self._waiting = number, data
+        return self._worker.submit(self._answer, number)
 
-    def _answer(self, number: int, data: bytes) -> bytes:
-        if number != self._newest:
+    def _answer(self, number: int) -> bytes:
+        with self._lock:
+            newest, data = self._waiting
+            if number == newest:
+                self._waiting = newest, b""
+        if number != newest:
             return encode(Reply(self._participant.kit.name, error="a newer request came while this one waited"))
         return self._participant.answer(data)

@@ -18,6 +18,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClient
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -25,11 +26,12 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from harmofl.deployment.flower.identities import client_context
 from harmofl.deployment.flower.messages import pack, unpack
 from harmofl.deployment.flower.runtime.operator import executor_proof, retry_for
-from harmofl.deployment.flower.runtime.parts import OFTEN, look_often
+from harmofl.deployment.flower.runtime.parts import OFTEN, follow_nobody, look_often
 from harmofl.deployment.flower.runtime.programs import HEARTBEAT
 from harmofl.deployment.flower.runtime.tasks import heartbeat
 
 run_clientapp: Any = import_module("flwr.supernode.runtime.run_clientapp")  # its package hides it behind a function
+follow_nobody(ProtobufClient)
 run_clientapp.pull_and_inflate_object_from_tree = look_often(run_clientapp.pull_and_inflate_object_from_tree, OFTEN)
 LOCAL_PATIENCE = 30.0
 WITHDRAWN = (ObjectPullError, ObjectPushError, httpx.HTTPStatusError)

@@ -1,10 +1,12 @@
 """Flower's own programs, changed where they must be, as the children of `harmofl deploy start`.
 
-python -m … superlink SECRET_FILE [Flower's own options], or python -m … supernode KEY_FILE [Flower's own options].
+python -m … superlink SECRET_FILE [Flower's own options], or
+python -m … supernode KEY_FILE MOST_MEMORY [Flower's own options].
 """
 
 from __future__ import annotations
 
+import resource
 import ssl
 import sys
 import time
@@ -25,7 +27,7 @@ from harmofl.deployment.flower.addresses import is_behind_proxy
 from harmofl.deployment.flower.door import KEYS, Door, Keys, server_context
 from harmofl.deployment.flower.guard import LIMIT, Guard, Note
 from harmofl.deployment.flower.identities import derive_operator, read_key, with_own_key
-from harmofl.deployment.flower.runtime.parts import OFTEN, look_often
+from harmofl.deployment.flower.runtime.parts import OFTEN, follow_nobody, look_often
 from harmofl.deployment.flower.serving import protocol_of, serve
 from harmofl.deployment.processes import end_with_parent
 
@@ -61,11 +63,14 @@ def run_superlink(
         serve_guarded(Guard(app, secret, lambda: keys.known, note), keys, options, note, behind_proxy)
 
     def push_own(request: Any, state: Any) -> Any:
-        for message in request.messages_list:
-            if not message.metadata.reply_to_message_id or message.metadata.src_node_id != request.node.node_id:
-                raise HTTPException(FORBIDDEN, "not a reply of this site's own")
+        if len(request.messages_list) != 1:
+            raise HTTPException(FORBIDDEN, "not one reply")
+        message = request.messages_list[0].metadata
+        if not message.reply_to_message_id or message.src_node_id != request.node.node_id:
+            raise HTTPException(FORBIDDEN, "not a reply of this site's own")
         response = push(request=request, state=state)
-        replies.announce(request)
+        if response.objects_to_push:  # none of a reply to what nobody asked, which Flower drops without a word
+            replies.announce(request.node.node_id, message.reply_to_message_id)
         return response
 
     fleet_handlers.push_object = replies.limit(fleet_handlers.push_object)
@@ -98,13 +103,12 @@ class Replies:
         self._allowances = Allowances()
         self._announced: deque[str] = deque(maxlen=MOST_ANNOUNCED)
 
-    def announce(self, request: Any) -> None:
-        """A site has something to reply: it may send so much, once for each message."""
-        for message in request.messages_list:
-            asked = f"{request.node.node_id} {message.metadata.reply_to_message_id}"
-            if asked not in self._announced:
-                self._announced.append(asked)
-                self._allowances.grant(str(request.node.node_id), TWICE * read_limit(self._limit))
+    def announce(self, node: int, reply_to: str) -> None:
+        """A site has something to reply to a message: it may send so much, once for each."""
+        asked = f"{node} {reply_to}"
+        if asked not in self._announced:
+            self._announced.append(asked)
+            self._allowances.grant(str(node), TWICE * read_limit(self._limit))
 
     def limit(self, push_object: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, for parts of replies that are not too large together."""
@@ -117,9 +121,14 @@ class Replies:
         return push
 
 
-def run_supernode(private_key: Path) -> None:
-    """Run a SuperNode that shows its key, looks for messages more often, and is missed sooner, than by default."""
+def run_supernode(private_key: Path, most_memory: int) -> None:
+    """Run a SuperNode that shows its key, looks for messages more often, and is missed sooner, than by default.
+
+    `most_memory`: bytes with which it ends, whatever a server sends; another one is started then.
+    """
+    limit_memory(most_memory)
     show_key(private_key)
+    follow_nobody(flower_module("supercore.protobuf.client").ProtobufClient)
     loop = flower_module("supernode.start_client_internal")
     pace = Pace()
     loop.time = SimpleNamespace(sleep=pace.sleep)
@@ -150,6 +159,13 @@ class Pace:
             return found
 
         return watched
+
+
+def limit_memory(most: int) -> None:
+    """Let this process have so many bytes for its data at most, where the system has such a limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def show_key(private_key: Path) -> None:
@@ -229,4 +245,4 @@ if __name__ == "__main__":
         refusals = Refusals(audit_log(secret_file.parents[1]))
         run_superlink(secret_file.read_bytes(), secret_file.with_name(LIMIT), refusals.note, is_behind_proxy())
     else:
-        run_supernode(Path(sys.argv.pop(1)))
+        run_supernode(Path(sys.argv.pop(1)), int(sys.argv.pop(1)))
