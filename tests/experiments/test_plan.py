@@ -192,7 +192,7 @@ def test_each_site_of_a_folder_is_held_out_in_turn(write_plan: WritePlan, tmp_pa
         (START + "seeds = [1, 1]\n" + ROW, "seeds: 1 occurs 2 times"),
         (START + ROW + ROW, "rows: 'fedavg' occurs 2 times"),
         (START + 'shows = "tabel"\n' + ROW, "shows = 'tabel': must be 'table', 'convergence'"),
-        (START + 'shows = "curve"\n' + ROW, "axis = None: a curve, and nothing else, has one"),
+        (START + 'shows = "curve"\n' + ROW, "axis = None: only a curve has an axis"),
         (
             START + 'baseline = "batchnorm"\n' + ROW + '[[variations]]\nname = "batch norm"\n',
             "unknown baseline 'batchnorm'; did you mean 'batch norm'",
