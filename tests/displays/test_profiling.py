@@ -108,6 +108,17 @@ def test_a_profile_of_a_run_has_every_part_and_changes_nothing(
     assert "Where the time went" in capsys.readouterr().out
 
 
+def test_the_pass_that_estimates_a_sites_statistics_counts_as_scoring(tmp_path: Path) -> None:
+    times = {}
+    for name in ("fedavg", "freshbn"):
+        settings = tiny(rounds=1)
+        harmofl.train("histology", name, preset="smoke", settings=settings, out=tmp_path / name, profile=True)
+        parts = json.loads((tmp_path / name / "profile.json").read_text())["otherData"]["parts"]
+        times[name] = parts["scoring"]["times"]
+    # Each of three sites scores two models, and tests the selected one: a pass before each of the three.
+    assert times["freshbn"] >= times["fedavg"] + 3 * 3
+
+
 @pytest.mark.slow
 def test_workers_take_part_in_a_profile(tmp_path: Path) -> None:
     settings = tiny(rounds=1, federation__workers=2)

@@ -100,5 +100,6 @@ class SiteScoring:
             return
         batches = self.site.train_of[name].batches(max(2, self.settings.training.batch_size))
         with restoring([*self.model.parameters(), *self.model.buffers()]):
-            adaptation.adapt(self.model, (to_device(batch.images, self.device) for batch in batches))
+            with part("scoring"):
+                adaptation.adapt(self.model, (to_device(batch.images, self.device) for batch in batches))
             yield
