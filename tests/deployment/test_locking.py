@@ -87,8 +87,9 @@ def test_what_is_locked_installs_and_what_was_changed_does_not(registry: Path, t
 def test_a_package_that_is_wanted_with_an_extra_installs_too(registry: Path, tmp_path: Path) -> None:
     """As Flower wants `sqlalchemy[asyncio]`: pip does not see by itself that the locked file is what it looks for."""
     make_wheel(registry, "whole", "1.0", needs="part[flower]>=1")
-    make_wheel(registry, "part", "1.0", needs='second; extra == "flower"')
-    (tmp_path / "constraints.txt").write_text("second==2.0\n")
+    for version in ("1.0", "2.0"):
+        make_wheel(registry, "part", version, needs='second; extra == "flower"')
+    (tmp_path / "constraints.txt").write_text("part==1.0\nsecond==2.0\n")
     (tmp_path / "requirements.txt").write_text(lock(["whole"], tmp_path / "constraints.txt", Target()))
     installed = install(tmp_path)
     assert installed.returncode == 0, installed.stderr
