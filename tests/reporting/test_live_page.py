@@ -80,6 +80,14 @@ def test_the_page_tells_of_rounds_sites_time_left_and_who_was_left_out_why(runni
     assert page.count("<polyline") == 2 * (len(SCORES) + 1)
 
 
+def test_a_long_name_of_a_site_takes_several_lines_and_leaves_room_for_its_numbers(tmp_path: Path) -> None:
+    long = "University Hospital, Department of Pathology and Cytology (Building 14)"
+    folder = write_run(tmp_path / "run", "harmofl", {"A": SCORES["A"], long: SCORES["A"]})
+    page = LivePages(folder).page("")
+    assert f'<th scope="row" class="wrap">{long}</th>' in page
+    assert '<th scope="row">A</th>' in page
+
+
 def test_the_page_shows_what_the_newest_model_finds(running: Path) -> None:
     truth = torch.zeros(40, 40, dtype=torch.uint8)
     truth[10:20, 10:20] = 1
