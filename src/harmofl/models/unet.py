@@ -13,7 +13,7 @@ from torch import Tensor, nn
 LEVELS = 4
 
 
-class Up(UpCat):
+class Up(UpCat):  # type: ignore[misc]
     """MONAI's block, which would copy all features where they need no padding, too."""
 
     def forward(self, features: Tensor, passed: Tensor) -> Tensor:
