@@ -187,6 +187,23 @@ def test_flat_and_black_images_stay_flat_with_finite_gradients(band: Band, value
 
 
 @pytest.mark.parametrize("band", ["dc", "full", 0.3])
+def test_images_come_out_the_same_bits_with_and_without_gradients_and_stay_as_they_were(band: Band) -> None:
+    """Without gradients the layer computes in place."""
+    layer = AmplitudeNormalization((2, 5, 6), band)
+    images = torch.rand(4, 2, 5, 6, generator=torch.Generator().manual_seed(0))
+    images[1], images[2] = 0.0, 0.3  # bins without a phase
+    given = images.clone()
+    learned = layer(images), layer.amplitude.clone()
+    used = layer.eval()(images)
+    again = AmplitudeNormalization((2, 5, 6), band)
+    watched = images.clone().requires_grad_()
+    assert torch.equal(learned[0], again(watched))
+    assert torch.equal(learned[1], again.amplitude)
+    assert torch.equal(used, again.eval()(watched))
+    assert torch.equal(images, given)
+
+
+@pytest.mark.parametrize("band", ["dc", "full", 0.3])
 @pytest.mark.parametrize("shape", [(2, 3, 4), (1, 4, 3)])
 def test_gradient_agrees_with_finite_differences(band: Band, shape: tuple[int, int, int]) -> None:
     generator = torch.Generator().manual_seed(1)

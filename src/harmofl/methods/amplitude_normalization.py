@@ -86,16 +86,19 @@ class AmplitudeNormalization(BandLayer):
             self._learn(self._inside(amplitudes).detach())
         target = self._whole_spectrum(amplitudes)
         largest = amplitudes.detach().flatten(1).amax(dim=1).view(-1, *(1 for _ in self.image_shape))
-        has_phase = amplitudes > SMALLEST_RATIO * largest
-        # Ratios of amplitudes, never angles; the inner `where` keeps gradients finite where there is no phase.
-        ratio = torch.where(has_phase, target / torch.where(has_phase, amplitudes, 1.0), 1.0)
+        no_phase = amplitudes <= SMALLEST_RATIO * largest
         first_bin = tuple(slice(1) for _ in self._spatial)
-        ratio[:, :, *first_bin] = 0.0
         mean_of_target = target.expand_as(amplitudes)[:, :, *first_bin]
         zero_frequency = _signed(mean_of_target, spectrum.real[:, :, *first_bin]) / self._num_pixels()
+        if spectrum.requires_grad:  # gradients stay finite where there is no phase
+            amplitudes = amplitudes.masked_fill(no_phase, 1.0)
+        # Ratios of amplitudes, never angles; in place where that may be, as new memory costs more than the arithmetic.
+        ratio = (target / amplitudes).masked_fill_(no_phase, 1.0)
+        ratio[:, :, *first_bin] = 0.0
+        spectrum = spectrum * ratio if spectrum.requires_grad else spectrum.mul_(ratio)
         size = images.shape[-len(self._spatial) :]
-        normalized: Tensor = torch.fft.irfftn(spectrum * ratio, s=size, dim=self._spatial) + zero_frequency
-        return normalized
+        normalized: Tensor = torch.fft.irfftn(spectrum, s=size, dim=self._spatial)
+        return normalized.add_(zero_frequency)
 
     def _whole_spectrum(self, amplitudes: Tensor) -> Tensor:
         """The target inside the band, each image's own amplitudes outside."""
