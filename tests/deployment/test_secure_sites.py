@@ -150,7 +150,9 @@ def test_the_hospitals_secret_must_be_there_and_long_enough(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["x" * 100_000, "\ud800", "A\nB: run, round 1, train: done"], ids=["endless", "half a surrogate", "a line break"]
+    "name",
+    ["x" * 100_000, "\ud800", "A\nB: run, round 1, train: done"],
+    ids=["endless", "half a surrogate", "a line break"],
 )
 def test_no_name_that_a_server_makes_up_breaks_the_audit_log_or_an_answer(tmp_path: Path, name: str) -> None:
     _, sites = make_kits(tmp_path, {THREE[0]: "synthetic"}, ["histology"])
