@@ -244,7 +244,8 @@ def prepare_their_layer(band: Band) -> Work:
     return partial(call, NumpyAmplitude(mean_amplitude(images), full=band == "full"), images, CALLS["theirs"])
 
 
+@torch.no_grad()
 def call(layer: Callable[[Tensor], Tensor], images: Tensor, times: int) -> None:
-    """Call a layer several times."""
+    """Call a layer several times, as training does: nothing in front of the network has a gradient."""
     for _ in range(times):
         layer(images)

@@ -1,5 +1,6 @@
 """Secure aggregation between hospitals: the real messages, each hospital's own rules, and a server that lies."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -154,7 +155,10 @@ def test_the_hospitals_secret_must_be_there_and_long_enough(tmp_path: Path) -> N
     ["x" * 100_000, "\ud800", "A\nB: run, round 1, train: done"],
     ids=["endless", "half a surrogate", "a line break"],
 )
-def test_no_name_that_a_server_makes_up_breaks_the_audit_log_or_an_answer(tmp_path: Path, name: str) -> None:
+def test_no_name_that_a_server_makes_up_breaks_the_audit_log_or_an_answer(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "harmofl")  # pytest's processes cannot send each other half a surrogate
     _, sites = make_kits(tmp_path, {THREE[0]: "synthetic"}, ["histology"])
     participant = Participant(sites[THREE[0]])
     settings, method = resolve("histology", "fedavg", "smoke", overrides=tiny(federation__secure_aggregation=True))

@@ -193,14 +193,32 @@ def test_images_come_out_the_same_bits_with_and_without_gradients_and_stay_as_th
     images = torch.rand(4, 2, 5, 6, generator=torch.Generator().manual_seed(0))
     images[1], images[2] = 0.0, 0.3  # bins without a phase
     given = images.clone()
-    learned = layer(images), layer.amplitude.clone()
-    used = layer.eval()(images)
+    with torch.no_grad():
+        learned = layer(images), layer.amplitude.clone()
+        used = layer.eval()(images)
     again = AmplitudeNormalization((2, 5, 6), band)
     watched = images.clone().requires_grad_()
     assert torch.equal(learned[0], again(watched))
     assert torch.equal(learned[1], again.amplitude)
     assert torch.equal(used, again.eval()(watched))
     assert torch.equal(images, given)
+
+
+@pytest.mark.parametrize("band", ["dc", "full", 0.3])
+def test_gradients_by_torch_func_are_those_of_autograd(band: Band) -> None:
+    """As an attack differentiates a whole update, in which images do not seem to require a gradient."""
+    layer = AmplitudeNormalization((2, 5, 6), band)
+    images = torch.rand(4, 2, 5, 6, generator=torch.Generator().manual_seed(0))
+    images[1], images[2] = 0.0, 0.3  # bins without a phase
+    layer.measure([images])
+    layer.freeze()
+    weight = torch.tensor(1.0)
+    watched = images.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(layer(watched).square().sum(), watched)
+    slope = torch.func.grad(lambda weight: (weight * layer(watched).square()).sum())(weight)
+    (found,) = torch.autograd.grad(slope, watched)
+    assert torch.equal(found, expected)
+    assert torch.isfinite(found).all()
 
 
 @pytest.mark.parametrize("band", ["dc", "full", 0.3])

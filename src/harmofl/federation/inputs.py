@@ -69,7 +69,7 @@ class TrainingInputs:
         prepared = self._prepared(None if in_its_turn else harmonizer, generator)
         is_work = not isinstance(self._train, LabelledImages) or self._augment or not in_its_turn
         for images, targets in prefetch(each("preparation", prepared)) if is_work else prepared:
-            yield (to_device(harmonizer(images), self._device) if in_its_turn else images), targets
+            yield (to_device(_harmonize(harmonizer, images), self._device) if in_its_turn else images), targets
 
     def _batches_of(self, kept: tuple[Tensor, Tensor], generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of harmonized images that are in memory."""
@@ -91,7 +91,7 @@ class TrainingInputs:
                     images, targets = self._augment(images, targets, generator)
                 images = send(images, self._device)
                 if harmonizer is not None:
-                    images = to_device(harmonizer(images), self._device)
+                    images = to_device(_harmonize(harmonizer, images), self._device)
                 yield images, send(targets, self._device)
 
     def _draw(self, generator: Generator) -> Iterator[Tensor]:
@@ -119,7 +119,7 @@ class TrainingInputs:
         # In batches as in training: a batch of one image may differ in the last bit.
         for indices in split_into_batches(torch.arange(len(self._train)), self._batch_size):
             batch = self._train.load(indices)
-            images.append(harmonizer(batch.images.to(self._device)).cpu())
+            images.append(_harmonize(harmonizer, batch.images.to(self._device)).cpu())
             targets.append(batch.targets.to(torch.int16))  # a quarter of the bytes
         return torch.cat(images), torch.cat(targets)
 
@@ -131,6 +131,13 @@ class TrainingInputs:
             if has_room:
                 _keeping[self] = own
         return has_room
+
+
+@torch.no_grad()
+def _harmonize(harmonizer: Harmonizer, images: Tensor) -> Tensor:
+    """Harmonize images; nothing in front of the network is trained."""
+    harmonized: Tensor = harmonizer(images)
+    return harmonized
 
 
 def _same(first: State, second: State) -> bool:

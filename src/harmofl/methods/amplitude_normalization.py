@@ -90,12 +90,13 @@ class AmplitudeNormalization(BandLayer):
         first_bin = tuple(slice(1) for _ in self._spatial)
         mean_of_target = target.expand_as(amplitudes)[:, :, *first_bin]
         zero_frequency = _signed(mean_of_target, spectrum.real[:, :, *first_bin]) / self._num_pixels()
-        if spectrum.requires_grad:  # gradients stay finite where there is no phase
+        # `requires_grad` would not tell: torch.func differentiates tensors that do not require it.
+        if differentiated := torch.is_grad_enabled():  # gradients stay finite where there is no phase
             amplitudes = amplitudes.masked_fill(no_phase, 1.0)
         # Ratios of amplitudes, never angles; in place where that may be, as new memory costs more than the arithmetic.
         ratio = (target / amplitudes).masked_fill_(no_phase, 1.0)
         ratio[:, :, *first_bin] = 0.0
-        spectrum = spectrum * ratio if spectrum.requires_grad else spectrum.mul_(ratio)
+        spectrum = spectrum * ratio if differentiated else spectrum.mul_(ratio)
         size = images.shape[-len(self._spatial) :]
         normalized: Tensor = torch.fft.irfftn(spectrum, s=size, dim=self._spatial)
         return normalized.add_(zero_frequency)
