@@ -31,7 +31,7 @@ def load_plugin(file: str | Path, *, warn: bool = True) -> ModuleType:
 
     Args:
         file: its path.
-        warn: whether to warn of a file that registers nothing; worker processes leave that to the one that started them.
+        warn: whether to warn of a file that registers nothing; workers leave that to the process that started them.
 
     Returns:
         The file as a module.
