@@ -94,6 +94,15 @@ def test_a_plugin_that_registers_nothing_is_said_to(tmp_path: Path, caplog: pyte
     assert "registers nothing" in caplog.text
 
 
+def test_workers_do_not_say_again_that_a_plugin_registers_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load_plugin(write(tmp_path, "x = 1\n"))
+    small = {"training.rounds": 1, "data.images": 10, "data.size": 16}
+    harmofl.train("nuclei", "fedavg", out=tmp_path / "run", preset="smoke", workers=2, settings=small)
+    assert "registers nothing" not in capfd.readouterr().err
+
+
 def test_settings_record_the_plugins_that_are_loaded_and_those_that_they_name(tmp_path: Path) -> None:
     load_plugin(write(tmp_path, "import harmofl\nharmofl.register(harmofl.Method('Mine'))\n"))
     file = {"plugins": {"files": ["elsewhere.py"]}}

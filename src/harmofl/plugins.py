@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 _loaded: dict[str, ModuleType] = {}
 
 
-def load_plugin(file: str | Path) -> ModuleType:
+def load_plugin(file: str | Path, *, warn: bool = True) -> ModuleType:
     """Run a Python file that registers things of the user's own; a file that is loaded already is not run again.
 
     Runs that start afterwards record the file in their settings, and their worker processes load it too.
 
     Args:
         file: its path.
+        warn: whether to warn of a file that registers nothing; workers leave that to the process that started them.
 
     Returns:
         The file as a module.
@@ -46,15 +47,15 @@ def load_plugin(file: str | Path) -> ModuleType:
     if path not in _loaded:
         before = _num_registered()
         _loaded[path] = _run(path)
-        if _num_registered() == before:
+        if warn and _num_registered() == before:
             logger.warning("plugin %s registers nothing: it should call harmofl.register", file)
     return _loaded[path]
 
 
-def load_plugins(files: Iterable[str | Path]) -> None:
+def load_plugins(files: Iterable[str | Path], *, warn: bool = True) -> None:
     """Load several plugin files."""
     for file in files:
-        load_plugin(file)
+        load_plugin(file, warn=warn)
 
 
 def loaded_plugins() -> list[str]:

@@ -574,6 +574,13 @@ def test_the_last_line_says_whether_training_would_work(either: Folder) -> None:
     )
 
 
+def test_the_last_line_does_not_offer_a_manifest_that_was_written(either: Folder) -> None:
+    either.fill("north", 20)
+    (either.root / "north-03.png").write_text("nothing")
+    parts = to_rich(either.check(), 100, wrote_manifest=True)
+    assert str(parts[-1]) == "Training would fail: 1 problem must be fixed first (marked ✗)."
+
+
 def test_the_table_fits_100_columns(masks: Folder) -> None:
     two = np.zeros((32, 48))
     two[:4], two[4:8] = 1, 2

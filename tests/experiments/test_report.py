@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +11,7 @@ import pytest
 
 from harmofl.analysis.measured_terms import RunTerms, Terms, write_terms
 from harmofl.data.facts import DataFacts
-from harmofl.errors import UsageError
+from harmofl.errors import RunError, UsageError
 from harmofl.experiments.report import write_report
 from harmofl.runs.finished import FinishedRun
 from html_tables import table_rows
@@ -228,3 +230,17 @@ def test_what_cannot_be_reported_is_said_in_words(
     (experiment / "results.json").write_text("{")
     with pytest.raises(UsageError, match=r"results\.json cannot be read"):
         write_report(experiment)
+
+
+def test_a_full_disk_is_a_failure_and_no_wrong_usage(
+    two_runs: list[FinishedRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = two_runs[0].folder
+
+    def full(source: Any, target: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RunError, match=r"report\.html cannot be written: No space left on device"):
+        write_report(folder)
+    assert not (folder / "report.html").exists()

@@ -123,3 +123,27 @@ def test_movement_is_that_of_the_layer_that_moved_most_in_old_deviations_and_as_
     shift, ratio = measure_movement(before, after)
     assert shift == pytest.approx(0.5, rel=1e-4)  # 2, 0.5 and 0 old deviations
     assert ratio == pytest.approx(2.0, rel=1e-4)  # factors 2, 3 and 1
+
+
+NETWORK = """
+from torch import nn
+from harmofl import NetworkEntry, register
+
+def build(channels, classes, features):
+    return nn.Sequential(nn.Conv2d(channels, classes, 3, padding=1), nn.BatchNorm2d(classes))
+
+register(NetworkEntry("mine", ("segmentation",), build, "0"))
+"""
+
+
+def test_a_model_whose_network_comes_from_a_plugin_is_adapted_with_that_plugin(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(NETWORK)
+    plugin = ["--plugin", str(tmp_path / "my.py")]
+    data = segmentation_folder(tmp_path / "data", sites=2)
+    settings = [f"--set={name}={value}" for name, value in (SMOKE | {"model.network": "mine"}).items()]
+    wanted = ["--task", "segmentation", "--method", "fedavg", "--data", str(data), "--preset", "smoke", *settings]
+    assert call(["train", *wanted, "--out", str(tmp_path / "run"), *plugin]).returncode == 0
+    new = str(bright_images(tmp_path / "new"))
+    result = call(["adapt", str(tmp_path / "run"), "--data", new, "--out", str(tmp_path / "model"), *plugin])
+    assert result.returncode == 0, result.stderr
+    assert "Statistics of 10 images" in result.stdout

@@ -1,11 +1,14 @@
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from harmofl.reporting.privacy_figures import (
+    WAYS,
     in_words,
     inversion_grid,
     retrieval_grid,
@@ -103,3 +106,13 @@ def test_pages_are_made_again_from_what_a_study_wrote(tmp_path: Path, channels: 
     write_privacy_pages(tmp_path)
     assert (tmp_path / "privacy.md").read_text() == in_words(STUDY)
     assert len(list(tmp_path.glob("privacy-*.png"))) == len(list(tmp_path.glob("privacy-*.svg"))) == 3
+
+
+def test_headings_of_the_inverted_images_do_not_overlap() -> None:
+    images = np.zeros((1, 3, 16, 16), dtype=np.uint8)
+    figure = inversion_grid({f"inversion/control/gradient of one image/{way}": images for way in WAYS})
+    figure.draw_without_rendering()
+    headings = {text.get_text().replace("\n", " "): text for axes in figure.axes for text in axes.findobj(Text)}
+    boxes = [headings[way].get_window_extent() for way in WAYS]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert boxes[-1].x1 <= figure.bbox.x1

@@ -116,6 +116,7 @@ def adapt(
         int, typer.Option(min=2, help="Refuse fewer images: their statistics would be those of a few patients.")
     ] = 8,
     device: Device = "auto",
+    plugins: PluginFiles = [],  # noqa: B006
     quiet: Quiet = False,
 ) -> None:
     """Make a model for a hospital that took no part, from its unlabelled images.

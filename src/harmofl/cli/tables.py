@@ -200,7 +200,7 @@ def show_check(check: Check, picture: Path | None, as_json: bool, manifest: Path
         print(json.dumps(to_json(check), indent=2))
         return
     shown = console()
-    for part in to_rich(check, shown.width):
+    for part in to_rich(check, shown.width, wrote_manifest=manifest is not None):
         shown.print(part)
     if picture:
         shown.print(f"A row of images per site: {picture}", highlight=False, soft_wrap=True)

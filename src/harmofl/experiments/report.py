@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from harmofl.errors import UsageError
+from harmofl.errors import RunError, UsageError
 from harmofl.experiments.experiment_report import report_experiment
 from harmofl.experiments.state import RESULTS, is_experiment
 from harmofl.extras import require
+from harmofl.files import FULL_OR_BROKEN
 from harmofl.reporting.comparisons import Comparison, compare_with
 from harmofl.reporting.gallery import read_gallery
 from harmofl.reporting.page import Additions, next_steps_for, seen_from, write_page
@@ -33,7 +34,8 @@ def write_report(folder: Path | str, reference: str | None = None) -> Path:
     try:
         (report_experiment if is_experiment(folder) else _report_runs)(folder, page, reference)
     except OSError as error:
-        raise UsageError(f"{page} cannot be written: {error.strerror or error}") from None
+        kind = RunError if error.errno in FULL_OR_BROKEN else UsageError
+        raise kind(f"{page} cannot be written: {error.strerror or error}") from None
     return page
 
 

@@ -190,7 +190,7 @@ def _serve(connection: Connection, settings: Settings, code: bytes, folder: Path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(settings.federation.threads)
-    load_plugins(settings.plugins.files)  # before what is defined there is unpickled
+    load_plugins(settings.plugins.files, warn=False)  # before what is defined there is unpickled
     method, entries = pickle.loads(code)
     for entry in entries:
         registry.register(entry)

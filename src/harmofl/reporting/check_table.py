@@ -27,12 +27,13 @@ NARROWEST_SITE = 20
 Cell = Callable[[Row], str]
 
 
-def to_rich(check: Check, width: int) -> list[RenderableType]:
+def to_rich(check: Check, width: int, *, wrote_manifest: bool = False) -> list[RenderableType]:
     """Tables of sites and splits, every problem up to a number that can be read, and the verdict in words.
 
-    There is one table, unless its columns have no room in lines of so many characters.
+    There is one table, unless its columns have no room in lines of so many characters. The verdict offers to write a
+    manifest of what can be used, unless that was done.
     """
-    return [*_tables(check, width), *_problems(check.problems), Text(_verdict(check), style="bold")]
+    return [*_tables(check, width), *_problems(check.problems), Text(_verdict(check, wrote_manifest), style="bold")]
 
 
 def _tables(check: Check, width: int) -> Iterator[Table]:
@@ -183,13 +184,11 @@ def _problem(problem: Problem) -> Text:
     return Text.assemble((f"{mark} ", color), file, problem.message)
 
 
-def _verdict(check: Check) -> str:
+def _verdict(check: Check, wrote_manifest: bool) -> str:
     fatal = sum(problem.fatal for problem in check.problems)
     if fatal:
-        return (
-            f"Training would fail: {_counted(fatal, 'problem')} must be fixed first (marked ✗); "
-            "--write-clean-manifest FILE lists the images that can be used."
-        )
+        offer = "" if wrote_manifest else "; --write-clean-manifest FILE lists the images that can be used"
+        return f"Training would fail: {_counted(fatal, 'problem')} must be fixed first (marked ✗){offer}."
     remarks = len(check.problems)
     worth = f" {_counted(remarks, 'remark')} worth reading (marked !)." if remarks else ""
     return f"Training would work: {_counted(len(check.sites), 'site')}, {_counted(check.images, 'image')}.{worth}"

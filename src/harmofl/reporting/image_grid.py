@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from harmofl.labels import shorten, wrap
+from harmofl.labels import wrap
 from harmofl.reporting.style import INK, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+NARROWEST_BLOCK = 1.05
+"""Inches for a block of columns: fewer have no room for the longest words of headings."""
+WIDTH_OF_LETTER = 0.112
+"""Inches for a letter of a heading."""
 
 
 @styled
@@ -36,8 +41,11 @@ def image_grid(rows: Mapping[str, Mapping[str, Any]], *, gray: bool = False, tit
         for block in images
     }
     widest = max(strip.shape[1] / strip.shape[0] for strip in strips.values())
-    width = 8.4
-    height = len(rows) * (width - 1.2) / (len(blocks) * widest) * 1.06 + 0.45 + (0.4 if title else 0)
+    width = max(8.4, 1.2 + NARROWEST_BLOCK * len(blocks))
+    block_width = (width - 1.2) / len(blocks)
+    headings = [wrap(block, int(block_width / WIDTH_OF_LETTER), lines=2) for block in blocks]
+    lines = 1 + max(heading.count("\n") for heading in headings)
+    height = len(rows) * block_width / widest * 1.06 + 0.25 + 0.2 * lines + (0.4 if title else 0)
     layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.04, hspace=0.02)
     figure = Figure(figsize=(width, height), layout=layout)
     all_axes = figure.subplots(len(rows), len(blocks), squeeze=False)
@@ -45,8 +53,8 @@ def image_grid(rows: Mapping[str, Mapping[str, Any]], *, gray: bool = False, tit
         all_axes[row, 0].set_ylabel(wrap(site, 16, lines=3), rotation=0, ha="right", va="center", labelpad=8, color=INK)
         for column, block in enumerate(blocks):
             draw_strip(all_axes[row, column], strips.get((site, block)))
-    for column, block in enumerate(blocks):
-        all_axes[0, column].set_title(shorten(block, 30), fontsize=11.5, pad=6)
+    for column, heading in enumerate(headings):
+        all_axes[0, column].set_title(heading, fontsize=11.5, pad=6)
     if title:
         figure.suptitle(title, fontsize=12.5, fontweight="bold")
     return figure
