@@ -74,7 +74,10 @@ def test_runs_on_images_of_ones_own_go_on_with_their_model(make_run: MakeRun) ->
     (run.folder / "model").mkdir()
     text = text_of(run.folder)
     assert "harmofl evaluate model --data FOLDER" in text
+    assert "harmofl predict model IMAGES --site SITE --out predictions" in text, "each site has a model of its own"
     assert "phantom" not in text
+    (run.folder / "model" / "model.safetensors").touch()
+    assert "harmofl predict model IMAGES --out predictions" in text_of(run.folder)
 
 
 def test_an_experiment_says_who_is_ahead_how_surely_and_where(experiment: Path) -> None:

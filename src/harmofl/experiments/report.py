@@ -17,6 +17,7 @@ from harmofl.reporting.page import Additions, next_steps_for, seen_from, write_p
 from harmofl.reporting.tables import methods_of
 from harmofl.reporting.words import missing_sentence, summarize, title_for
 from harmofl.runs.finished import FinishedRun, read_run
+from harmofl.runs.model_folder import has_one_model
 
 PAGE = "report.html"
 
@@ -82,7 +83,8 @@ def _steps_after(runs: Sequence[FinishedRun], folder: Path) -> list[tuple[str, s
     if not models:
         return []
     model = shlex.quote(seen_from(folder, models[0]))
+    whose = "" if has_one_model(models[0]) else " --site SITE"
     return [
         ("Score the model on other labelled images", f"harmofl evaluate {model} --data FOLDER"),
-        ("Predict for new images", f"harmofl predict {model} IMAGES --out predictions"),
+        ("Predict for new images", f"harmofl predict {model} IMAGES{whose} --out predictions"),
     ]
