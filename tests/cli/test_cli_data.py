@@ -46,12 +46,18 @@ def commands(heading: str) -> list[str]:
     ]
 
 
+def name_hospital(folder: Path) -> None:
+    """Call the first site as the document does."""
+    table = folder / "manifest.csv"
+    table.write_text(re.sub("^site-0,", "Hospital A,", table.read_text(), flags=re.MULTILINE))
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the documents speak of, in which the first three commands were run."""
     folder = tmp_path_factory.mktemp("workplace")
-    segmentation_folder(folder / "my-images")
-    segmentation_folder(folder / "labelled-images-of-another-hospital", sites=3)
+    name_hospital(segmentation_folder(folder / "my-images"))
+    name_hospital(segmentation_folder(folder / "labelled-images-of-another-hospital", sites=3))
     segmentation_folder(folder / "unlabelled-images", sites=1)
     prostate_folder(folder / "prostate", sites=("BIDMC", "HK", "UCL"))
     (folder / "new-patients").mkdir()
@@ -90,7 +96,7 @@ def test_the_three_commands_of_the_document_work_as_written(workplace: Path) -> 
     (export,) = commands("Other software")
     done = run(export, workplace)
     assert done.returncode == 0, done.stderr
-    assert "# HarmoFL model" in (workplace / "runs" / "ours" / "export" / "MODEL.md").read_text()
+    assert "# FreshBN model" in (workplace / "runs" / "ours" / "export" / "Hospital A" / "MODEL.md").read_text()
 
 
 def test_a_check_that_finds_problems_ends_with_code_2_and_names_all(tmp_path: Path) -> None:

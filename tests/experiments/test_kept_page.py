@@ -352,7 +352,8 @@ def test_an_unknown_experiment_is_named(place: Place) -> None:
 PAGES = {
     "results": [
         *("fair-nuclei-tiles", "fair-histology", "fair-nuclei", "fair-prostate"),
-        *("as-published-histology", "fair-local-epochs-histology", "unseen-hospital", "volumes-prostate"),
+        *("as-published-nuclei-tiles", "as-published-histology", "as-published-nuclei", "as-published-prostate"),
+        *("fair-local-epochs-histology", "fair-local-epochs-nuclei-tiles", "unseen-hospital", "volumes-prostate"),
     ],
     "results-settings": [
         *("ablation-nuclei-tiles", "ablation-histology", "ablation-nuclei", "ablation-prostate"),
