@@ -41,6 +41,17 @@ def test_a_plan_keeps_the_method_that_the_user_chose(tmp_path: Path) -> None:
         harmofl.plan("prostate", preset="smoke", settings={"method.mu": 0.5})
 
 
+def test_a_plan_that_the_user_has_changed_is_not_replaced(tmp_path: Path) -> None:
+    sites = {"data.sites": ["BIDMC", "I2CVB"]}
+    harmofl.plan("prostate", preset="smoke", settings=sites, out=tmp_path)
+    harmofl.plan("prostate", preset="smoke", settings=sites, out=tmp_path)  # the same again
+    changed = (tmp_path / "plan.toml").read_text(encoding="utf-8") + "# mine\n"
+    (tmp_path / "plan.toml").write_text(changed, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"plan\.toml already exists and says something else: rename it"):
+        harmofl.plan("prostate", preset="smoke", settings=sites, out=tmp_path)
+    assert (tmp_path / "plan.toml").read_text(encoding="utf-8") == changed
+
+
 def test_the_command_plans_images_of_a_folder_and_names_it(tmp_path: Path) -> None:
     folder = segmentation_folder(tmp_path / "images", sites=2, patients=6)
     arguments = ["plan", "--task", "segmentation", "--data", str(folder), "--preset", "small", "--quiet"]

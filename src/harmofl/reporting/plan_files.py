@@ -13,6 +13,7 @@ import tomli_w
 
 from harmofl.analysis.plan import Plan, Step, make_plan
 from harmofl.analysis.survey import Survey
+from harmofl.errors import UsageError
 from harmofl.events import Watch, ignore
 from harmofl.files import write_whole
 from harmofl.reporting.comparison_page import (
@@ -74,10 +75,16 @@ def plan_surveys(settings: Settings, surveys: Mapping[str, Survey], choices: Map
 
 
 def write_plan(out: Path, plan: Plan, images_here: bool = True) -> list[Path]:
-    """Write the plan's settings, and last its words."""
-    write_whole(out / SETTINGS, to_toml(plan, images_here))
+    """Write the plan's settings, and last its words; a file of settings that the user has changed is not replaced."""
+    settings, written = to_toml(plan, images_here), out / SETTINGS
+    if written.is_file() and written.read_text(encoding="utf-8") != settings:
+        raise UsageError(
+            f"{written} already exists and says something else: rename it if the changes are yours, or choose another "
+            "--out"
+        )
+    write_whole(written, settings)
     write_whole(out / WORDS, to_words(plan, images_here))
-    return [out / SETTINGS, out / WORDS]
+    return [written, out / WORDS]
 
 
 def to_toml(plan: Plan, images_here: bool = True) -> str:
